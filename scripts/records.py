@@ -2,12 +2,15 @@
 
     python scripts/records.py write runs/scale --output docs/results/records/scale-small.csv
     python scripts/records.py table docs/results/records/table1-full.csv --by init
+    python scripts/records.py contrast docs/results/records/table1-full.csv --by init --baseline xavier
 
 `write` takes the folders of `embinit run` below a folder. A run's row of epoch 0 has its facts (command, revision,
 hashes, number of parameters, absorption ratios, test scores); the rows after it have the losses of its epochs.
 Processor seconds are measured at each epoch in records of earlier versions; else the last epoch has the training's.
 `table` prints, per value of the columns `--by`, the best validation loss and the training loss of that epoch, the test
-BLEU and the processor seconds: mean and sample standard deviation over the runs.
+BLEU and the processor seconds: mean and sample standard deviation over the runs. `contrast` prints what each of these
+values costs against those of `--baseline`: the difference of the best validation losses of each seed that both have,
+their mean and its 95 % interval (Student's t).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import re
 import statistics
 import sys
@@ -123,6 +127,37 @@ def table(args: argparse.Namespace) -> None:
         print(f"| {' | '.join([*values, str(len(runs)), *cells])} |")
 
 
+#: 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom
+T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+
+def interval(differences: Sequence[float]) -> float | None:
+    """Return half of the 95 % interval of the mean; None for a single number."""
+    count = len(differences)
+    return T[count - 2] * statistics.stdev(differences) / math.sqrt(count) if count > 1 else None
+
+
+def contrast(args: argparse.Namespace) -> None:
+    """Print a Markdown table of differences to the baseline, a row per value of the columns `--by`."""
+    losses: dict[tuple[str, ...], dict[str, float]] = {}
+    for run in read(args.file):
+        of_row = losses.setdefault(tuple(run[name] for name in args.by), {})
+        of_row[run["seed"]] = best_epoch(run, args.epochs)["valid_loss"]
+    baseline = tuple(args.baseline)
+    if baseline not in losses:
+        sys.exit(f"error: --baseline {' '.join(baseline)}: no such row; there are: {sorted(losses)}")
+    titles = [*args.by, "differences", "mean", "95 % interval"]
+    print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
+    for values, of_row in losses.items():
+        seeds = sorted(of_row.keys() & losses[baseline].keys())
+        if values == baseline or not seeds:
+            continue
+        found = [of_row[seed] - losses[baseline][seed] for seed in seeds]
+        mean, half = statistics.mean(found), interval(found)
+        bounds = "-" if half is None else f"{mean - half:+.3f} to {mean + half:+.3f}"
+        print(f"| {' | '.join([*values, ', '.join(f'{d:+.3f}' for d in found), f'{mean:+.3f}', bounds])} |")
+
+
 def cell(numbers: Sequence[float], digits: int) -> str:
     """Return `mean ± sample standard deviation`."""
     if not numbers:
@@ -131,8 +166,8 @@ def cell(numbers: Sequence[float], digits: int) -> str:
     return f"{statistics.mean(numbers):.{digits}f}{spread}"
 
 
-def main() -> None:
-    """Run one of the two commands."""
+def main(words: Sequence[str] | None = None) -> None:
+    """Run one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     writing = commands.add_parser("write", help="write the runs of a folder as CSV")
@@ -140,11 +175,15 @@ def main() -> None:
     writing.add_argument("--output", type=Path, required=True)
     writing.set_defaults(run=write)
     showing = commands.add_parser("table", help="print a table")
-    showing.add_argument("file", type=Path)
-    showing.add_argument("--by", nargs="+", default=["init"], metavar="COLUMN")
-    showing.add_argument("--epochs", type=int, help="read all runs at this epoch (default: at their last)")
     showing.set_defaults(run=table)
-    args = parser.parse_args()
+    comparing = commands.add_parser("contrast", help="print differences to one row, with intervals over seeds")
+    comparing.add_argument("--baseline", nargs="+", required=True, metavar="VALUE", help="a value per column of --by")
+    comparing.set_defaults(run=contrast)
+    for command in (showing, comparing):
+        command.add_argument("file", type=Path)
+        command.add_argument("--by", nargs="+", default=["init"], metavar="COLUMN")
+        command.add_argument("--epochs", type=int, help="read all runs at this epoch (default: at their last)")
+    args = parser.parse_args(words)
     args.run(args)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from embinit_fairseq.embed_init.slots import Slot, position_std, slot_named, wri
 from embinit_fairseq.errors import CoverageError, DimensionError, OptionError, named_by
 from embinit_fairseq.init import alignment, report
 from embinit_fairseq.init.alignment import RULES, Matching, Part, Reading
-from embinit_fairseq.init.report import absorption_ratio, describe
+from embinit_fairseq.init.report import absorption_ratio, describe, xavier_bound
 from embinit_fairseq.init.strategies import Draws, TargetStd, parse_std
 from embinit_fairseq.io import make_folder, write_json
 from embinit_fairseq.vectors.open import FORMATS, SourceSpec, parse_source
@@ -62,11 +63,29 @@ def embed_init(
         if before and before != now:
             logger.warning("the run was started with --embed-init-freeze %s, now it is %s", before, now or "not frozen")
         slot_record["freeze"] = now
+        if name in slots and request.options.embed_init_lr_scale is not None:
+            slot_record["lr_scale"] = scale_rate(slots[name], slot_record, request)
         slot_record["in_optimizer"] = name not in slots or slots[name].embedding.weight.requires_grad
         slot_record["signature"] = report.signature(slot_record, record["version"])
     logger.info(report.render(record))
     _write_report(record, request)
     store_record(cfg, json.dumps(record))
+
+
+def scale_rate(slot: Slot, record: dict[str, Any], request: InitRequest) -> float:
+    """Give an embedding matrix its multiple of the learning rate, which `fused_adam` uses; return the multiple.
+
+    A step of Adam is as large as the learning rate, whatever the size of the numbers that it changes. With the multiple
+    `sigma`, a matrix changes by the same share of its size as one of Xavier's.
+    """
+    text, weight = str(request.options.embed_init_lr_scale), slot.embedding.weight
+    if text == "sigma":  # as at the start of the training, also if it continues
+        std = (record["matched"] or record["after"])["std"]
+        scale = std / (xavier_bound(*weight.shape) / math.sqrt(3))
+    else:
+        scale = float(text)
+    cast(Any, weight).lr_scale = scale
+    return scale
 
 
 def sources_of(options: EmbedInitOptions, slots: dict[str, Slot]) -> dict[str, SourceSpec]:

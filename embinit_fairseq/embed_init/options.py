@@ -94,6 +94,11 @@ class EmbedInitOptions(FairseqDataclass):
         metavar="SLOT[:known][:UPDATES]",
     )
     embed_init_seed: Optional[int] = _option("seed of the draws (default: --seed)", type=int, metavar="N")
+    embed_init_lr_scale: Optional[str] = _option(
+        "learning rate of the embedding matrices, as a multiple of --lr: a number, or `sigma` for the ratio of their "
+        "standard deviation to that of Xavier's; needs --optimizer fused_adam",
+        metavar="F",
+    )
     embed_init_strict: bool = _option(
         "refuse vector files with broken lines instead of counting them", False, action="store_true"
     )

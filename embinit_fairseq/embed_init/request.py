@@ -7,8 +7,10 @@ Architectures of the old kind have a flat `Namespace` with all options of the co
 
 from __future__ import annotations
 
+import math
 import re
 from argparse import Namespace
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -27,6 +29,14 @@ _STOCK_PATHS = {
     "pretrained_mlm_checkpoint": "encoder",
     "load_pretrained_decoder_from": "decoder",
 }
+
+
+def number_in(text: Any) -> float:
+    """Return the number that a text is; nan for other texts."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 @dataclass(frozen=True)
@@ -58,8 +68,8 @@ class Freeze:
         return cls(slot, known is not None, None if until is None else int(until))
 
 
-def _of(section: str, default: Any = None) -> Any:
-    """Return a field of the request that is an option of fairseq, in this section of its configuration."""
+def _of(section: str | None, default: Any = None) -> Any:
+    """Return a field of the request that is an option of fairseq, in this section of its configuration, or its root."""
     return field(default=default, metadata={"section": section})
 
 
@@ -78,6 +88,9 @@ class InitRequest:
     no_save: bool = _of("checkpoint", False)
     reset_optimizer: bool = _of("checkpoint", False)
     ddp_backend: str | None = _of("distributed_training")
+    optimizer: Any = _of(None)
+    fp16: bool = _of("common", False)
+    bf16: bool = _of("common", False)
 
     @property
     def draw_seed(self) -> int:
@@ -114,7 +127,7 @@ def request_from(cfg: Any) -> InitRequest:
     if strategy is not None and not (isinstance(strategy, str) and strategy in EMBED_INIT_REGISTRY):
         raise OptionError(f"--embed-init {strategy}: no such strategy; there are: {', '.join(EMBED_INIT_REGISTRY)}")
     options = {option.name: look_up(option.name, SECTION, option.default) for option in _OPTIONS}
-    further = [option for option in fields(InitRequest) if option.metadata]
+    further = [option for option in fields(InitRequest) if "section" in option.metadata]
     rest = {option.name: look_up(option.name, option.metadata["section"], option.default) for option in further}
     return InitRequest(strategy, EmbedInitOptions(**options), **rest)
 
@@ -144,6 +157,7 @@ def check_request(cfg: Any, request: InitRequest) -> None:
     parse_std(std, "--embed-init-std")
     if seed is not None:
         check_seed(seed, "--embed-init-seed")
+    _check_lr_scale(request)
     if request.ddp_backend == "fully_sharded":
         raise OptionError("--embed-init: --ddp-backend fully_sharded splits embedding matrices; use another backend")
     for name, slot in _STOCK_PATHS.items():
@@ -153,6 +167,26 @@ def check_request(cfg: Any, request: InitRequest) -> None:
                 f"{flag_of(name)} {path} and --embed-init {request.strategy} fill the same embedding matrix; keep one "
                 f"of them (--embed-init pretrained --embed-init-path {slot}={path} takes the vectors as they are)"
             )
+
+
+def _check_lr_scale(request: InitRequest) -> None:
+    """Raise OptionError for a multiple of the learning rate that is none, or that the optimizer would ignore."""
+    text = request.options.embed_init_lr_scale
+    if text is None:
+        return
+    if text != "sigma" and not 0 < number_in(text) < math.inf:
+        raise OptionError(f"--embed-init-lr-scale {text}: expected a positive number (10), or the word sigma")
+    optimizer = request.optimizer.get("_name") if isinstance(request.optimizer, Mapping) else request.optimizer
+    if optimizer != "fused_adam":
+        raise OptionError(
+            f"--embed-init-lr-scale {text}: --optimizer {optimizer} has one learning rate for all parameters; give "
+            "--optimizer fused_adam"
+        )
+    if request.fp16 or request.bf16:  # fairseq updates one long copy of all parameters
+        raise OptionError(
+            f"--embed-init-lr-scale {text}: --{'fp16' if request.fp16 else 'bf16'} has one learning rate for all "
+            "parameters; train in single precision, or with --amp"
+        )
 
 
 def _check_spelling(cfg: Any, request: InitRequest) -> None:

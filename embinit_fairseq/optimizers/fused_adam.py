@@ -7,12 +7,14 @@ fairseq divides by sqrt(v) + eps before it corrects the bias, PyTorch after:
 
 So the kernel is given eps', and the results are equal to rounding. Weight decay is decoupled in both. The state has
 fairseq's format: either optimizer continues a training of the other.
+
+A parameter with an attribute `lr_scale` (`--embed-init-lr-scale`) has that multiple of the learning rate.
 """
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, List, Optional, cast  # noqa: UP035  fairseq recognises lists by the name of typing's
 
@@ -64,23 +66,24 @@ class FusedAdam(Adam):
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """Update all parameters that have a gradient."""
         if not all(is_taken(p, group) for group in self.param_groups for p in group["params"]):
+            check_unscaled(p for group in self.param_groups for p in group["params"])
             return super().step(closure)
         loss = closure() if closure is not None else None
         for group in self.param_groups:
-            same_age = defaultdict(list)  # a parameter that was frozen for some time has had fewer updates
+            alike = defaultdict(list)  # a parameter that was frozen for some time has had fewer updates
             for p in group["params"]:
                 if p.grad is not None:
                     state = self.state[p]
                     if not state:
                         state.update(step=0, exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
                     state["step"] += 1
-                    same_age[state["step"]].append(p)
-            for step, parameters in same_age.items():
-                self._update(group, step, parameters)
+                    alike[state["step"], getattr(p, "lr_scale", 1.0)].append(p)
+            for (step, lr_scale), parameters in alike.items():
+                self._update(group, step, group["lr"] * lr_scale, parameters)
         return loss
 
     @torch.no_grad()
-    def _update(self, group: dict[str, Any], step: int, parameters: list[Tensor]) -> None:
+    def _update(self, group: dict[str, Any], step: int, lr: float, parameters: list[Tensor]) -> None:
         """Compute the update number `step` of these parameters."""
         states = [self.state[p] for p in parameters]
         beta1, beta2 = group["betas"]
@@ -95,7 +98,7 @@ class FusedAdam(Adam):
             amsgrad=False,
             beta1=beta1,
             beta2=beta2,
-            lr=group["lr"],
+            lr=lr,
             weight_decay=group["weight_decay"],
             eps=group["eps"] / math.sqrt(1 - beta2**step),
             maximize=False,
@@ -108,6 +111,12 @@ def is_taken(p: Tensor, group: dict[str, Any]) -> bool:
         return True
     plain = not p.grad.is_sparse and p.is_contiguous() and not group.get("amsgrad", False)
     return plain and p.dtype == p.grad.dtype and p.dtype in (torch.float32, torch.float64)
+
+
+def check_unscaled(params: Iterable[Any]) -> None:
+    """Raise OptionError if a parameter has a learning rate of its own."""
+    if any(hasattr(p, "lr_scale") for p in params):
+        raise OptionError("--embed-init-lr-scale: needs dense gradients in single precision; drop the option")
 
 
 def check_kernel(params: list[Any]) -> None:

@@ -7,7 +7,7 @@
 # DATA: a folder with train.txt and valid.txt, or wiki.train.tokens and wiki.valid.tokens as WikiText-2 names them; either
 # may be a .gz. A paragraph or sentence a line, words separated by spaces, <unk> for a word that the text does not have. Variables:
 #   BPE_SIZE=3000 WORDS=100   merges, and how many new words: the most frequent ones of the training text that
-#                             BPE splits and the validation lines have
+#                             BPE splits
 #   VALID_LINES=300           of the validation text, the first that are not empty
 #   LM_DATA=                  another text of the language model and of BPE, a folder like DATA, which is a new domain then
 #

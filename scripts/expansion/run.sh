@@ -10,6 +10,7 @@
 #                   model, which continues with the old subwords (none), is always among the runs
 #   LM_DATA=        the language model's text, where DATA is a new domain
 #   LM=             a language model of the same pieces that is there (train.sh, shift.py); default: one is trained
+#   EQUAL_TEXT=     1: none, whose text has more subwords, has as many more updates, so that all read the same text
 #   SEEDS=1 JOBS=   runs at a time, default: one per GPU or core (embinit grid)
 #   LM_UPDATES=3000 LM_SEED=1 of the language model
 # and BPE_SIZE, WORDS, VALID_LINES of prepare.sh; LAYERS, DIM, HEADS, FFN and PRECISION of train.sh; UPDATES and EVERY of
@@ -30,13 +31,17 @@ if [[ -z ${LM:-} ]]; then
   env DATA="$data" RUN="$LM" UPDATES="${LM_UPDATES:-3000}" bash "$here/train.sh" ${LM_SEED:+--seed "$LM_SEED"}
 fi
 env DATA="$data" LM="$LM" OUTPUT="$models" METHODS="$METHODS" SEEDS="$SEEDS" bash "$here/expand.sh"
+subwords() { awk '{ n += NF + 1 } END { print n }' "$data/text/$1/train"; } # and line ends
+of_none=${UPDATES:=500}
+[[ -z ${EQUAL_TEXT:-} ]] || of_none=$(awk -v n="$UPDATES" -v old="$(subwords old)" -v new="$(subwords new)" \
+  'BEGIN { printf "%.0f", n * old / new }')
 given="" lines=""
 [[ $# -eq 0 ]] || printf -v given ' %q' "$@"
 for seed in $SEEDS; do # outermost: after the first seed the tables are complete, if without deviations
   for method in none $METHODS; do
-    model=$models/$method.seed$seed
-    [[ $method != none ]] || model=
-    printf -v line ' %q' DATA="$data" LM="$LM" MODEL="$model" RUN="$OUTPUT/runs/$method.seed$seed" UPDATES="${UPDATES:-500}" \
+    model=$models/$method.seed$seed updates=$UPDATES
+    [[ $method != none ]] || model="" updates=$of_none
+    printf -v line ' %q' DATA="$data" LM="$LM" MODEL="$model" RUN="$OUTPUT/runs/$method.seed$seed" UPDATES="$updates" \
       EVERY="${EVERY:-20}" PRECISION="${PRECISION:-}" bash "$here/adapt.sh" --seed "$seed"
     lines+="$method.seed$seed: env$line$given"$'\n'
   done

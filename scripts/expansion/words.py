@@ -4,8 +4,8 @@
                                                                     a table: word, subwords, counts
     python -m expansion.words cut --codes CODES [--words LIST] TEXT          the text in subwords
 
-New words are the most frequent words of the training text that BPE segments, if the validation text has them and the
-old model has their subwords. Both print to standard output.
+New words are the most frequent words of the training text that BPE segments, if the old model has their subwords. The
+validation text is only counted. Both print to standard output.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def choose(train: Counter[str], valid: Counter[str], segment: Segment, count: in
         if len(chosen) == count:
             break
         fits = len(segment(word)) > 1 and word not in taken and of_old_model.issuperset(segment(word))
-        if valid[word] and fits and not word.endswith(CONTINUES):
+        if fits and not word.endswith(CONTINUES):
             chosen.append(Word(word, segment(word), times, valid[word]))
     return chosen
 
@@ -81,8 +81,8 @@ def print_table(args: argparse.Namespace) -> None:
     chosen = choose(train, valid, segmenter(args.codes), args.count, old)
     if len(chosen) < args.count:
         raise SystemExit(
-            f"error: only {len(chosen)} words of the training text are split and occur in the validation text, "
-            f"{args.count} are wanted: set WORDS to fewer, VALID_LINES to more, or BPE_SIZE to less"
+            f"error: only {len(chosen)} words of the training text are split into subwords that the old model has, "
+            f"{args.count} are wanted: set WORDS to fewer, or BPE_SIZE to less"
         )
     print("word\tpieces\ttrain\tvalid")
     for word in chosen:

@@ -8,15 +8,18 @@
 
     scale      sigma of the embeddings at 1/8 to 8 times Xavier's, positions added, absent or untied: is it absorption?
     positions  Xavier's numbers and raw vectors with positions added, absent, untied, rotary, and as a penalty (ALiBi)
+    step       sigma of the embeddings x factor of the forward pass: is the penalty one of size or of Adam's step?
+    remedy     large embeddings with a learning rate of their own, as a multiple of --lr
+    content    few pairs, vectors learned from them or from a model of other pairs, also shuffled (content.sh)
     table1     Kim et al. 2024, Table 1: all initialisations, with fairseq's own and shuffled vectors at Xavier's scale
     duo        Li et al. 2020: two embeddings, tied, GloVe and learned, and the simpler uses of a second embedding
     ladder     Li et al. 2020, Table 5: the parts of Duo one after the other, untied and random (needs no --vectors)
 
 A line is a name and a command that works by itself: a training by `embinit run`, in a folder of that name, then, but
-for `scale` and `positions`, the translation of the test set with its best checkpoint, and the scores. Several trainings
-share one GPU (`--jobs 12`). Calls on several machines share the list (`--worker 1/2`, `--worker 2/2`). `--minutes 9`
-ends a call, and the same call continues. All runs of one grid need the same --precision. Options after -- are given to
-fairseq-train.
+for grids that need the loss alone (BY_LOSS), the translation of the test set with its best checkpoint, and the scores.
+Several trainings share one GPU (`--jobs 12`). Calls on several machines share the list (`--worker 1/2`, `--worker
+2/2`). `--minutes 9` ends a call, and the same call continues. All runs of one grid need the same --precision. Options
+after -- are given to fairseq-train.
 
 The model is Kim's: 3 + 3 layers, 10 heads, D 300, FFN 512, untied, batches of 64 sentences, Adam at a fixed 2e-4.
 """
@@ -116,6 +119,67 @@ def positions(vectors: Vectors) -> Iterator[Training]:
                 yield training(labels, seed, 8, *options, *initialised(strategy, vectors))
 
 
+#: sigma of the embeddings relative to Xavier's, factor sqrt(D) of the forward pass, where positions are
+STEPS = (
+    ("1x", "on", "added"),
+    ("10x", "off", "added"),
+    ("10x", "on", "added"),
+    ("10x", "on", "untied"),
+    ("1x", "on", "untied"),
+    ("100x", "off", "added"),
+    ("1x", "off", "added"),
+    ("0.1x", "on", "added"),
+)
+
+
+def step(vectors: Vectors) -> Iterator[Training]:
+    """Yield random embeddings whose size in the forward pass and size relative to a step of Adam vary separately.
+
+    For D = 100 the factor is 10: 10x without it gives exactly the forward values of 1x with it.
+    """
+    for seed in (1, 2, 3):
+        for sigma, factor, place in STEPS:
+            labels = {"sigma": sigma, "factor": factor, "positions": place}
+            unscaled = () if factor == "on" else ("--no-scale-embedding",)
+            filled = initialised("xavier", vectors, "--embed-init-std", sigma)
+            yield training(labels, seed, 5, *PLACES[place], *unscaled, *filled)
+
+
+def remedy(vectors: Vectors) -> Iterator[Training]:
+    """Yield large embeddings whose learning rate is the same multiple of Xavier's as their sigma, and without it."""
+    numbers = initialised("xavier", vectors, "--embed-init-std", "10x")
+    arms = {
+        ("10x", "sigma", "added"): numbers,
+        ("raw", "one", "added"): initialised("pretrained", vectors),
+        ("raw", "sigma", "added"): initialised("pretrained", vectors),
+        ("vectors_1x", "one", "added"): initialised("pretrained_xavier", vectors),
+        ("10x", "sigma", "untied"): numbers,
+        ("raw", "one", "untied"): initialised("pretrained", vectors),
+        ("raw", "sigma", "untied"): initialised("pretrained", vectors),
+        ("vectors_1x", "one", "untied"): initialised("pretrained_xavier", vectors),
+    }
+    for seed in (1, 2, 3):
+        for (sigma, rate, place), options in arms.items():
+            labels = {"sigma": sigma, "rate": rate, "positions": place}
+            scaled = () if rate == "one" else ("--embed-init-lr-scale", rate)
+            yield training(labels, seed, 5, *PLACES[place], *options, *scaled)
+
+
+def content(vectors: Vectors) -> Iterator[Training]:
+    """Yield Xavier's numbers, two sets of vectors at Xavier's scale, and each of them shuffled, until they overfit.
+
+    The `oracle` vectors (de_oracle, en_oracle) come from a model of the same task: content.sh.
+    """
+    arms = {"xavier": initialised("xavier", vectors)}
+    for name, suffix in (("oracle", "_oracle"), ("own", "")):
+        paths = {lang: vectors[lang + suffix] for lang in ("de", "en")}
+        arms[name] = initialised("pretrained_xavier", paths)
+        arms[f"{name}_shuffled"] = initialised("shuffled", paths, "--embed-init-std", "xavier")
+    for seed in (1, 2, 3):
+        for name, options in arms.items():
+            yield training({"init": name}, seed, 200, "--patience", "5", *options)
+
+
 def table1(vectors: Vectors) -> Iterator[Training]:
     """Yield trainings of at most twenty epochs, which end after four epochs without a better validation loss."""
     names = ("xavier", "pretrained", "pretrained_xavier", "shuffled")
@@ -176,9 +240,14 @@ def ladder(vectors: Vectors) -> Iterator[Training]:
         yield training({"model": name}, 1, 5, *options, *initialised("xavier", vectors), *VALID_BLEU)
 
 
+#: grids whose question is answered by the loss alone
+BY_LOSS = ("scale", "positions", "step", "remedy", "content")
 GRIDS: dict[str, Callable[[Vectors], Iterator[Training]]] = {
     "scale": scale,
     "positions": positions,
+    "step": step,
+    "remedy": remedy,
+    "content": content,
     "table1": table1,
     "duo": duo,
     "ladder": ladder,
@@ -236,9 +305,9 @@ def train_words(of: Training, args: argparse.Namespace) -> list[str]:
 def command(of: Training, args: argparse.Namespace) -> str:
     """Return the commands of a training and, for grids with BLEU, of its translation and scores."""
     run, data, target = args.output / of.name, args.data, args.target
-    labels = [f"{key}={value}" for key, value in of.labels.items()]
+    labels = [*args.label, *(f"{key}={value}" for key, value in of.labels.items())]
     lines = [shlex.join(["embinit", "run", str(run), "--label", *labels, "--", *train_words(of, args)])]
-    if args.grid not in ("scale", "positions"):  # their question is answered by the loss alone
+    if args.grid not in BY_LOSS:
         best = run / "checkpoints" / "checkpoint_best.pt"
         generate = ["fairseq-generate", data / "bin", "--user-dir", PLUGIN, "--path", best, "--beam", 5]
         generate += ["--batch-size", 128, "--num-workers", 0, *(["--cpu"] if args.device == "cpu" else [])]
@@ -257,6 +326,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     add("grid", choices=GRIDS)
     add("--data", type=Path, required=True, help="what prepare.sh made; `ladder` takes both directions")
     add("--vectors", nargs="+", default=[], metavar="NAME=PATH", help="de=PATH en=PATH, and see `duo`")
+    add("--label", nargs="+", default=[], metavar="KEY=VALUE", help="further labels of all trainings")
     add("--output", type=Path, required=True, help="a folder for each training goes here")
     add("--device", choices=("auto", "cpu", "gpu"), default="auto", help="auto: a GPU where torch finds one")
     add("--precision", choices=("fp32", "bf16"), default="fp32", help="of the trainings; default: %(default)s")

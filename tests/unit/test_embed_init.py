@@ -58,9 +58,10 @@ def small_model() -> nn.Module:
 def start(strategy: str, path: str | list[str] = (), run_seed: int = 1, **flags):
     """Return slot -> matrix and slot -> record of a new training; flags without `embed_init_`, texts for lists."""
     lists = {"format", "match", "freeze"}
+    fairseqs = {name: flags.pop(name) for name in ("optimizer", "fp16", "bf16") if name in flags}
     told = {f"embed_init_{name}": value.split() if name in lists else value for name, value in flags.items()}
     told["embed_init_path"] = [f"encoder={path}"] if isinstance(path, str) else list(path)
-    cfg, model = Namespace(embed_init=strategy, seed=run_seed, **told), small_model()
+    cfg, model = Namespace(embed_init=strategy, seed=run_seed, **told, **fairseqs), small_model()
     plugin.prepare_training(model, SimpleNamespace(optimizer_step=None), cfg)
     matrices = {side: getattr(model, side).embed_tokens.weight.detach().numpy() for side in ("encoder", "decoder")}
     return matrices, json.loads(cfg.embed_init_record)["slots"]
@@ -196,6 +197,34 @@ def test_options_that_the_parser_refuses_and_its_help(flags, said, capsys):
     assert "--embed-init-seed" not in options.get_generation_parser().format_help()
 
 
+# ---- The learning rate of a matrix ----------------------------------------------------------------------------------
+
+FUSED = {"optimizer": "fused_adam"}
+
+
+def rates(strategy: str, path: str = "", **flags) -> dict[str, float]:
+    """Return slot -> multiple of the learning rate, as the optimizer reads it."""
+    model, path = small_model(), [f"encoder={path}"] if path else []
+    told = {f"embed_init_{name}": value for name, value in flags.items()}
+    cfg = Namespace(embed_init=strategy, embed_init_path=path, **FUSED, **told)
+    plugin.prepare_training(model, SimpleNamespace(optimizer_step=None), cfg)
+    return {
+        side: getattr(getattr(model, side).embed_tokens.weight, "lr_scale", None) for side in ("encoder", "decoder")
+    }
+
+
+def test_a_matrix_has_the_multiple_of_the_rate_that_its_sigma_is_of_xaviers(glove):
+    expected = math.sqrt(2 / (44 + D))  # sigma of U(-a, a), a = sqrt(6 / (N + D))
+    assert rates("xavier") == {"encoder": None, "decoder": None}
+    assert rates("xavier", lr_scale="3") == {"encoder": 3.0, "decoder": 3.0}
+    found = rates("xavier", std="8x", lr_scale="sigma")
+    assert found == pytest.approx({"encoder": 8, "decoder": 8}, rel=0.1)  # of what was drawn
+    vectors = np.stack([row for word, row in glove_rows("d").items() if word != "<s>"]).astype(np.float64)
+    found = rates("pretrained", glove["d"], lr_scale="sigma")
+    assert found["encoder"] == pytest.approx(vectors.std(ddof=1) / expected, rel=1e-6)  # of the rows with a vector
+    assert found["decoder"] == pytest.approx(1, rel=0.1)
+
+
 # ---- Options --------------------------------------------------------------------------------------------------------
 
 
@@ -218,6 +247,11 @@ def test_options_that_the_parser_refuses_and_its_help(flags, said, capsys):
         ("pretrained", "encoder={d}", {"format": "encoder=pdf"}, "--embed-init-format encoder=pdf.*glove"),
         ("pretrained", "encoder={d}", {"format": "decoder=glove"}, "decoder.*--embed-init-path"),
         ("pretrained", "encoder={d}", {"oov": "subword"}, "--embed-init-oov"),
+        ("xavier", "", {"lr_scale": "-1", **FUSED}, "--embed-init-lr-scale -1: .*sigma"),
+        ("xavier", "", {"lr_scale": "large", **FUSED}, "--embed-init-lr-scale large: .*sigma"),
+        ("xavier", "", {"lr_scale": "sigma", "optimizer": "adam"}, "--optimizer fused_adam$"),
+        ("xavier", "", {"lr_scale": "sigma", "fp16": True, **FUSED}, "--fp16 .*--amp"),
+        ("xavier", "", {"lr_scale": "2", "bf16": True, **FUSED}, "--bf16 .*--amp"),
     ],
 )
 def test_bad_options_are_refused_by_name(strategy, paths, flags, message, glove, tmp_path):

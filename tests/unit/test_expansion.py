@@ -28,12 +28,12 @@ def codes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def test_the_most_frequent_words_that_are_split_and_that_the_validation_text_has() -> None:
-    """Of equal ones in alphabetical order; a word that is a piece of another is no new symbol."""
+def test_the_most_frequent_words_of_the_training_text_that_are_split() -> None:
+    """Of equal ones in alphabetical order, whatever the validation text has; a piece of a word is no new symbol."""
     train = Counter({"ab": 90, "abcd": 50, "aba": 70, "dab": 50, "dd": 80})
-    found = choose(train, Counter({"ab": 1, "abcd": 2, "aba": 3, "dab": 4}), PIECES.__getitem__, 2, train)
+    found = choose(train, Counter({"ab": 1, "abcd": 2, "aba": 3, "dab": 4}), PIECES.__getitem__, 3, train)
     words = [(word.text, word.subwords, word.train, word.valid) for word in found]
-    assert words == [("aba", ["ab@@", "a"], 70, 3), ("abcd", ["ab@@", "cd"], 50, 2)]
+    assert words == [("dd", ["d@@", "d"], 80, 0), ("aba", ["ab@@", "a"], 70, 3), ("abcd", ["ab@@", "cd"], 50, 2)]
     pieces = {"house": ["ho@@", "use"], "reuse": ["re@@", "use"], "use": ["u@@", "se"], "x@@": ["x@@@", "@"]}
     counts = Counter(dict.fromkeys(pieces, 5))
     assert [word.text for word in choose(counts, counts, pieces.__getitem__, 9, counts)] == ["house", "reuse"]

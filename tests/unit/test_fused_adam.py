@@ -11,6 +11,7 @@ from fairseq.optim import build_optimizer
 from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
 from omegaconf import OmegaConf
 
+from embinit_fairseq.errors import OptionError
 from embinit_fairseq.optimizers.fused_adam import FusedAdam, FusedAdamConfig
 
 OPTIONS = {"lr": 0.01, "betas": (0.9, 0.98), "eps": 1e-3, "weight_decay": 0.1}
@@ -103,3 +104,30 @@ def test_memory_in_another_order_is_updated_as_it_stands(which):
             optimizer.step()
         found.append(p.detach().clone())
     torch.testing.assert_close(*found)
+
+
+# ----- a learning rate of their own (--embed-init-lr-scale)
+
+
+def test_numbers_of_another_size_move_by_the_same_share():
+    """Adam does not see the size of a gradient: numbers and rate a times as large give the same model."""
+    found = []
+    for size in (1.0, 8.0):  # a power of two: no rounding
+        scaled, other = parameters(torch.float32)[:2]
+        scaled.data *= size
+        scaled.lr_scale = size
+        optimizer = FusedAdam([scaled, other], lr=0.01, eps=0.0)
+        for _ in range(4):
+            optimizer.zero_grad()
+            (scaled / size @ scaled.T[:, :3] / size * other).square().sum().backward()
+            optimizer.step()
+        found.append((scaled.detach() / size, other.detach()))
+    torch.testing.assert_close(*found)
+    assert (found[0][0] - parameters(torch.float32)[0]).abs().min() > 1e-3
+
+
+def test_a_rate_that_the_other_computation_would_ignore_is_refused():
+    p = torch.nn.Parameter(torch.ones(2, dtype=torch.float16))
+    p.lr_scale, p.grad = 3.0, torch.ones(2, dtype=torch.float16)
+    with pytest.raises(OptionError, match="--embed-init-lr-scale"):
+        FusedAdam([p]).step()

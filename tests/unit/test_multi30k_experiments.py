@@ -17,7 +17,10 @@ SIZES = {"layers": LAYERS, "embed-dim": D, "attention-heads": 3}
 SMALL = [word for side in ("encoder", "decoder") for name, n in SIZES.items() for word in (f"--{side}-{name}", str(n))]
 SMALL += [word for flag in experiments.FFN for word in (flag, str(FFN))]
 SMALL += ["--embed-init-seed", "3", "--embed-init-oov=mean"]  # no concern of the models that are counted
-VECTORS = ["--vectors", *(f"{name}={name}.txt" for name in "de en de2 en2 de_a de_b en_a en_b".split())]
+VECTORS = [
+    "--vectors",
+    *(f"{name}={name}.txt" for name in "de en de2 en2 de_a de_b en_a en_b de_oracle en_oracle".split()),
+]
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +49,18 @@ def options(words: list[str]) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("grid", "trainings"), [("scale", 78), ("positions", 30), ("table1", 18), ("duo", 44), ("ladder", 6)]
+    ("grid", "trainings"),
+    [
+        *(("scale", 78), ("positions", 30), ("step", 24), ("remedy", 24), ("content", 15)),
+        *(("table1", 18), ("duo", 44), ("ladder", 6)),
+    ],
 )
 def test_every_line_is_a_training_in_a_folder_of_its_name(listed, grid: str, trainings: int) -> None:
     lines = listed(grid)
     assert len(lines) == trainings
     for name, words in lines.items():
         assert words[:3] == ["embinit", "run", f"my runs/{name}"]
-        assert ("fairseq-generate" in words) == ("score" in words) == (grid not in ("scale", "positions"))
+        assert ("fairseq-generate" in words) == ("score" in words) == (grid in ("table1", "duo", "ladder"))
         found = options(words)
         assert {"--cpu", "--amp"} <= set(found)
         assert name.endswith(f".seed{found['--seed'][0]}")
@@ -97,6 +104,22 @@ def test_a_name_says_what_is_trained(listed) -> None:
         found = options(scale[f"xavier.8x.{place}.seed1"])
         assert (found["--arch"], found["--embed-init-std"]) == ([arch], ["8x"])
         assert ("--no-token-positional-embeddings" in found) == (place == "absent")
+    step, remedy, content = (listed(grid) for grid in ("step", "remedy", "content"))
+    for name, std, unscaled in (("1x.on", "1x", False), ("10x.off", "10x", True), ("100x.off", "100x", True)):
+        found = options(step[f"{name}.added.seed3"])
+        assert (found["--embed-init-std"], "--no-scale-embedding" in found) == ([std], unscaled)
+        assert (found["--arch"], found["--max-epoch"]) == (["transformer"], ["5"])
+    for name, words in remedy.items():
+        assert options(words).get("--embed-init-lr-scale") == (["sigma"] if ".sigma." in name else None)
+    for name, strategy, vectors, std in (
+        ("xavier", "xavier", None, None),
+        ("own", "pretrained_xavier", ["encoder=de.txt", "decoder=en.txt"], None),
+        ("own_shuffled", "shuffled", ["encoder=de.txt", "decoder=en.txt"], ["xavier"]),
+        ("oracle_shuffled", "shuffled", ["encoder=de_oracle.txt", "decoder=en_oracle.txt"], ["xavier"]),
+    ):
+        found = options(content[f"{name}.seed1"])
+        assert (found["--embed-init"], found.get("--embed-init-path")) == ([strategy], vectors)
+        assert (found.get("--embed-init-std"), found["--patience"]) == (std, ["5"])
     steps = ("--duo-share-weights", "--duo-norm", "--duo-fusion")
     ladder = {name: [step for step in steps if step in options(words)] for name, words in listed("ladder").items()}
     expected = {"duo_meta": [*steps], "duo_shared": [*steps[1:]], "duo_norm": [*steps[2:]], "duo": []}

@@ -1,0 +1,44 @@
+"""scripts/records.py: what an arm costs against another, over seeds."""
+
+import csv
+
+import pytest
+import records
+
+LOSSES = {  # row -> seed -> losses of its epochs
+    ("xavier", "added"): {1: [3.0, 2.0], 2: [2.5, 2.1], 3: [2.2, 2.4]},
+    ("raw", "added"): {1: [3.0, 2.5], 2: [2.8, 3.0], 3: [2.6, 2.9], 4: [9.0, 9.0]},
+    ("raw", "untied"): {2: [2.0, 2.05]},
+}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("records") / "runs.csv"
+    with open(path, "w", encoding="utf-8", newline="") as output:
+        table = csv.DictWriter(output, ["run", "init", "positions", "seed", *records.EPOCH, *records.FACTS])
+        table.writeheader()
+        for (init, positions), seeds in LOSSES.items():
+            for seed, losses in seeds.items():
+                run = {"run": f"{init}.{positions}.{seed}", "init": init, "positions": positions, "seed": seed}
+                for epoch, loss in enumerate([None, *losses]):
+                    table.writerow({**run, "epoch": epoch, "valid_loss": loss})
+    return path
+
+
+def rows(capsys, *words) -> list[list[str]]:
+    records.main([str(word) for word in words])
+    return [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+
+
+def test_differences_of_the_seeds_that_both_have_and_their_interval(file, capsys) -> None:
+    """By hand: 0.5, 0.7, 0.4; mean 0.5333, sd 0.15275, t(2) = 4.3027."""
+    found = rows(capsys, "contrast", file, "--by", "init", "positions", "--baseline", "xavier", "added")
+    assert found == [
+        ["raw", "added", "+0.500, +0.700, +0.400", "+0.533", "+0.154 to +0.913"],
+        ["raw", "untied", "-0.100", "-0.100", "-"],
+    ]
+    first = rows(capsys, "contrast", file, "--by", "init", "positions", "--baseline", "xavier", "added", "--epochs", 1)
+    assert first[0][2] == "+0.000, +0.300, +0.400"
+    with pytest.raises(SystemExit, match="--baseline normal"):
+        rows(capsys, "contrast", file, "--by", "init", "--baseline", "normal")
