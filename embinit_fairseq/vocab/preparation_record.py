@@ -1,0 +1,235 @@
+"""`preparation.json`, next to dict.txt: how raw text became the symbols of each dictionary in the folder.
+
+    {"preparation": 1, "made_by": "embinit prepare", "versions": {"sacremoses": "0.1.1"},
+     "dictionaries": {"dict.de.txt": {
+        "symbols": "9f2c...",                                          hash of the dictionary's symbols
+        "steps": [{"step": "lowercase"}, {"step": "moses", "lang": "de"}, {"step": "bpe"}],
+        "files": {"codes": {"path": "../bpe.codes", "sha256": "..."}},
+        "examples": [["Ein Hund läuft.", "ein hund läu@@ ft ."]]}}}    raw lines of the text, and their symbols
+
+Everything that prepares text writes it; everything that prepares other text for the same dictionary reads it. Text
+without a record is prepared as the user says (`parse_steps`); what its dictionary suggests is a proposal in a message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.io import PathLike, check_is_file, package_versions, read_json, sha256, write_json
+from embinit_fairseq.vocab.codes import VOCABULARY, codes_text, codes_vocabulary
+from embinit_fairseq.vocab.dictionary import is_filler, read_dictionary
+from embinit_fairseq.vocab.steps import STEPS, Preparation
+from embinit_fairseq.vocab.subword_nmt import SUBWORD_NMT_FILES, SubwordNmt, glossary
+
+FILE = "preparation.json"
+_FORMAT = 1
+#: option of a step -> option of the commands that names its file
+FLAGS = {"codes": "--bpe-codes", "model": "--sentencepiece-model"}
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """How the text of one dictionary was prepared.
+
+    Args:
+        steps: see `Preparation`, without the content of files.
+        files: option of a step (`codes`, `model`) -> {"path": of the file, "sha256": see `_hashes`}. Paths are as in
+            the record, relative to its folder.
+        examples: (raw line, its symbols separated by spaces).
+        symbols: hash of the dictionary's symbols, see `symbols_hash`.
+        folder: the folder of the record, None if it was in a checkpoint.
+    """
+
+    steps: tuple[dict[str, Any], ...]
+    files: dict[str, dict[str, str]] = field(default_factory=dict)
+    examples: tuple[tuple[str, str], ...] = ()
+    symbols: str = ""
+    folder: Path | None = None
+
+    def entry(self) -> dict[str, Any]:
+        """Return what `preparation.json` and checkpoints have of it."""
+        examples = [list(pair) for pair in self.examples]
+        return {"symbols": self.symbols, "steps": list(self.steps), "files": self.files, "examples": examples}
+
+    def preparation(self, symbols: Collection[str], given: Mapping[str, str | None] | None = None) -> Preparation:
+        """Return the preparation, ready to use.
+
+        Args:
+            symbols: of the dictionary.
+            given: option of a step -> path of its file, for files that the user names.
+
+        Raises:
+            DataError: a file is missing or not the recorded one, or an example comes out otherwise.
+            OptionError: a library is missing.
+        """
+        paths = {name: self._path(name, (given or {}).get(name)) for name in self.files}
+        prepare = Preparation(self.steps, contents(paths, symbols))
+        with _libraries():
+            for raw, expected in self.examples:
+                if (found := " ".join(prepare(raw))) != expected:
+                    raise DataError(
+                        f"{self._where}: {raw[:60]!r} becomes {found[:80]!r} here, the record has {expected[:80]!r}: "
+                        f"the libraries have changed ({', '.join(map(_version, sorted(self._needs())))}); install "
+                        "those of the record, or prepare the text again"
+                    )
+        return prepare
+
+    def _path(self, name: str, given: str | None) -> str:
+        recorded = self.files[name]
+        path = Path(given) if given is not None else None
+        if path is None and self.folder is not None:
+            path = self.folder / recorded["path"]
+        flag = FLAGS.get(name, name)
+        if path is None or not path.is_file():
+            raise DataError(
+                f"{self._where}: needs {recorded['path']}, which is not there; give it by {flag}"
+                if given is None
+                else f"{flag} {given}: no such file; check the path"
+            )
+        if _hashes(path) != recorded["sha256"]:
+            raise DataError(
+                f"{flag if given else self._where}: {path} is not the file that the dictionary's text was segmented "
+                f"with, or has other files next to it (other hashes than in {FILE}); give that one"
+            )
+        return str(path)
+
+    def _needs(self) -> set[str]:
+        return {library for step in self.steps for library in STEPS[step["step"]].needs}
+
+    @property
+    def _where(self) -> str:
+        return str(self.folder / FILE) if self.folder is not None else f"the {FILE} in the checkpoint"
+
+
+def symbols_hash(symbols: Sequence[str]) -> str:
+    """Return a short hash of a dictionary's symbols in their order; fillers at its end do not count."""
+    words = [symbol for symbol in symbols if not is_filler(symbol)]
+    return hashlib.sha256("\n".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+# ---- Read and write -------------------------------------------------------------------------------------------------
+
+
+def read_preparation(dictionary: PathLike) -> Recorded | None:
+    """Return the record of the text of a dict.txt, which is next to it; None if there is none.
+
+    Raises:
+        DataError: the record is damaged, of a later version, or of another dictionary of this name.
+    """
+    path = Path(dictionary)
+    file = path.with_name(FILE)
+    if not file.is_file():
+        return None
+    content = read_json(file)
+    entries = content.get("dictionaries") if isinstance(content, dict) else None
+    if not isinstance(entries, dict) or content.get("preparation") != _FORMAT:
+        raise DataError(f"{file}: not a record of version {_FORMAT}; prepare the text again, or remove the file")
+    if path.name not in entries:
+        return None
+    recorded = recorded_in(entries[path.name], str(file), file.parent)
+    if recorded.symbols != symbols_hash(read_dictionary(path).symbols):
+        raise DataError(
+            f"{file}: is the record of another {path.name} (its symbols have the hash {recorded.symbols}); give the "
+            "dictionary that was made with it, or remove the record"
+        )
+    return recorded
+
+
+def recorded_in(entry: Any, where: str, folder: Path | None = None) -> Recorded:
+    """Return an entry of a record; raise DataError, which begins with `where`, if it is damaged."""
+    try:
+        steps, examples = tuple(map(dict, entry["steps"])), tuple((raw, text) for raw, text in entry["examples"])
+        Preparation(steps)
+        files = {name: {"path": file["path"], "sha256": file["sha256"]} for name, file in entry["files"].items()}
+        return Recorded(steps, files, examples, entry["symbols"], folder)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{where}: damaged ({error}); prepare the text again, or remove the record") from error
+
+
+def record_preparation(
+    folder: PathLike,
+    steps: Mapping[str, Sequence[Mapping[str, Any]]],
+    files: Mapping[str, PathLike] | None = None,
+    lines: Mapping[str, Sequence[str]] | None = None,
+    made_by: str = "embinit prepare",
+) -> dict[str, Recorded]:
+    """Write the record of a folder with dictionaries and return it.
+
+    Args:
+        folder: of the dictionaries.
+        steps: name of a dictionary (`dict.de.txt`) -> the steps of its text.
+        files: option of a step (`codes`, `model`) -> its file.
+        lines: name of a dictionary -> raw lines for the examples.
+        made_by: the command, for people.
+    """
+    place, recorded = Path(folder), {}
+    for name, own in steps.items():
+        symbols = read_dictionary(place / name).symbols
+        used = {option for step in own for option in STEPS[step["step"]].content}
+        paths = {option: str(path) for option, path in (files or {}).items() if option in used}
+        prepare = Preparation(own, contents(paths, symbols))
+        with _libraries():
+            examples = tuple((line, " ".join(prepare(line))) for line in (lines or {}).get(name, ()))
+        entries = {
+            option: {"path": os.path.relpath(path, place), "sha256": _hashes(path)} for option, path in paths.items()
+        }
+        recorded[name] = Recorded(tuple(map(dict, own)), entries, examples, symbols_hash(symbols), place)
+    needs = {library for own in steps.values() for step in own for library in STEPS[step["step"]].needs}
+    content = {
+        "preparation": _FORMAT,
+        "made_by": made_by,
+        "versions": package_versions(sorted(needs)),
+        "dictionaries": {name: record.entry() for name, record in recorded.items()},
+    }
+    write_json(place / FILE, content)
+    return recorded
+
+
+def contents(paths: Mapping[str, str], symbols: Collection[str]) -> dict[str, Any]:
+    """Return what `Preparation` needs of the files of its steps.
+
+    Next to codes may be the words that stay whole (glossary.txt) and, of a smaller dictionary, the file that says that
+    text has its subwords only; expand-vocab and trim-vocab write them.
+
+    Args:
+        paths: option of a step -> path.
+        symbols: of the dictionary; words of a glossary that it lacks are the other side's.
+    """
+    content: dict[str, Any] = {}
+    if "codes" in paths:
+        path = paths["codes"]
+        whole = SubwordNmt(path, FLAGS["codes"], symbols).whole
+        content["codes"] = codes_text(path, FLAGS["codes"])
+        content["glossary"] = glossary(whole) if whole else None
+        content["vocabulary"] = None if codes_vocabulary(path) is None else frozenset(symbols)
+    if "model" in paths:
+        check_is_file(paths["model"], FLAGS["model"])
+        content["model"] = Path(paths["model"]).read_bytes()
+    return content
+
+
+def _hashes(path: PathLike) -> str:
+    """Return the hash of a file and of what is read with it: the words that codes keep whole, their vocabulary."""
+    place = Path(path)
+    more = (place.with_name(SUBWORD_NMT_FILES[1]), place.with_name(place.name + VOCABULARY))
+    return " ".join(sha256(file) for file in (place, *more) if file.is_file())
+
+
+@contextlib.contextmanager
+def _libraries() -> Iterator[None]:
+    """Turn the ImportError of a missing library into an OptionError."""
+    try:
+        yield
+    except ImportError as error:
+        raise OptionError(str(error)) from error
+
+
+def _version(library: str) -> str:
+    return f"{library} {package_versions([library])[library]}"
