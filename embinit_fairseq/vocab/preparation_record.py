@@ -124,13 +124,7 @@ def read_preparation(dictionary: PathLike) -> Recorded | None:
         DataError: the record is damaged, of a later version, or of another dictionary of this name.
     """
     path = Path(dictionary)
-    file = path.with_name(FILE)
-    if not file.is_file():
-        return None
-    content = read_json(file)
-    entries = content.get("dictionaries") if isinstance(content, dict) else None
-    if not isinstance(entries, dict) or content.get("preparation") != _FORMAT:
-        raise DataError(f"{file}: not a record of version {_FORMAT}; prepare the text again, or remove the file")
+    entries, file = entries_of(path.parent), path.with_name(FILE)
     if path.name not in entries:
         return None
     recorded = recorded_in(entries[path.name], str(file), file.parent)
@@ -140,6 +134,18 @@ def read_preparation(dictionary: PathLike) -> Recorded | None:
             "dictionary that was made with it, or remove the record"
         )
     return recorded
+
+
+def entries_of(folder: PathLike) -> dict[str, Any]:
+    """Return name of a dictionary -> entry of the record in a folder; {} without a record."""
+    file = Path(folder) / FILE
+    if not file.is_file():
+        return {}
+    content = read_json(file)
+    entries = content.get("dictionaries") if isinstance(content, dict) else None
+    if not isinstance(entries, dict) or content.get("preparation") != _FORMAT:
+        raise DataError(f"{file}: not a record of version {_FORMAT}; prepare the text again, or remove the file")
+    return entries
 
 
 def recorded_in(entry: Any, where: str, folder: Path | None = None) -> Recorded:
