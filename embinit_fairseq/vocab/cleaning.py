@@ -57,6 +57,17 @@ def without_carriers(text: str) -> str:
     return text.translate(_WITHOUT_CARRIERS)
 
 
+def moses_punctuation(lang: str) -> Callable[[str], str]:
+    """Return Moses' normalisation of punctuation; control characters are removed, all white space is one space."""
+    moses = library("sacremoses").MosesPunctNormalizer(lang=lang)
+    return lambda text: without_controls(moses, " ".join(moses.normalize(text).split()))
+
+
+def without_controls(moses: Any, text: str) -> str:
+    """Remove control characters; a carrier, which is one for Moses, stays."""
+    return CARRIER[MASK].join(map(moses.remove_control_chars, text.split(CARRIER[MASK])))
+
+
 def restore(token: str) -> str:
     """Return the symbol that a token carries, or the token."""
     return _SYMBOL.get(token, token)
@@ -84,9 +95,7 @@ def cleaner(lang: str = "en") -> Callable[[str], list[str]]:
     spacy.max_length = 1 << 30  # the limit is meant for parsers; lines are short enough
 
     def clean(line: str) -> list[str]:
-        # a carrier is a control character for Moses, too
-        parts = " ".join(line.split()).split(CARRIER[MASK])
-        text = CARRIER[MASK].join(map(punctuation.remove_control_chars, parts))
+        text = without_controls(punctuation, " ".join(line.split()))
         text = _WRITTEN_MASK.sub("< ", text)
         text = _TOO_LONG.sub(CARRIER[UNKNOWN], punctuation.normalize(replace_patterns(text)))
         return [span.text for span in spacy(text).sents if _HAS_WORD.search(span.text)]

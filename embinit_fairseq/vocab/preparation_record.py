@@ -5,7 +5,8 @@
         "symbols": "9f2c...",                                          hash of the dictionary's symbols
         "steps": [{"step": "lowercase"}, {"step": "moses", "lang": "de"}, {"step": "bpe"}],
         "files": {"codes": {"path": "../bpe.codes", "sha256": "..."}},
-        "examples": [["Ein Hund läuft.", "ein hund läu@@ ft ."]]}}}    raw lines of the text, and their symbols
+        "examples": [["Ein Hund läuft.", "ein hund läu@@ ft ."]],      raw lines of the text, and their symbols
+        "lines": {"tried": 1014, "equal": 1013}}}}                     how many of them the steps make
 
 Everything that prepares text writes it; everything that prepares other text for the same dictionary reads it. Text
 without a record is prepared as the user says (`parse_steps`); what its dictionary suggests is a proposal in a message.
@@ -16,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,11 @@ from embinit_fairseq.vocab.subword_nmt import SUBWORD_NMT_FILES, SubwordNmt, glo
 FILE = "preparation.json"
 _FORMAT = 1
 #: option of a step -> option of the commands that names its file
-FLAGS = {"codes": "--bpe-codes", "model": "--sentencepiece-model"}
+FLAGS = {"codes": "--bpe-codes", "model": "--sentencepiece-model", "tokenizer": "--tokenizer"}
+#: raw lines that a record has of each text
+_EXAMPLES = 3
+#: share of a text's lines that may come out otherwise: data sets have tokens of programs that differ in rare cases
+_MOST_OTHERS = 0.02
 
 
 @dataclass(frozen=True)
@@ -40,10 +45,11 @@ class Recorded:
 
     Args:
         steps: see `Preparation`, without the content of files.
-        files: option of a step (`codes`, `model`) -> {"path": of the file, "sha256": see `_hashes`}. Paths are as in
-            the record, relative to its folder.
+        files: option of a step (`codes`, `model`, `tokenizer`) -> {"path": of the file, "sha256": see `_hashes`}. Paths
+            are as in the record, relative to its folder.
         examples: (raw line, its symbols separated by spaces).
         symbols: hash of the dictionary's symbols, see `symbols_hash`.
+        lines: raw lines of the text that were tried when it was written, and how many of them the steps make.
         folder: the folder of the record, None if it was in a checkpoint.
     """
 
@@ -51,12 +57,19 @@ class Recorded:
     files: dict[str, dict[str, str]] = field(default_factory=dict)
     examples: tuple[tuple[str, str], ...] = ()
     symbols: str = ""
+    lines: Mapping[str, int] = field(default_factory=dict)
     folder: Path | None = None
 
     def entry(self) -> dict[str, Any]:
         """Return what `preparation.json` and checkpoints have of it."""
         examples = [list(pair) for pair in self.examples]
-        return {"symbols": self.symbols, "steps": list(self.steps), "files": self.files, "examples": examples}
+        return {
+            "symbols": self.symbols,
+            "steps": list(self.steps),
+            "files": self.files,
+            "examples": examples,
+            "lines": dict(self.lines),
+        }
 
     def preparation(self, symbols: Collection[str], given: Mapping[str, str | None] | None = None) -> Preparation:
         """Return the preparation, ready to use.
@@ -154,7 +167,7 @@ def recorded_in(entry: Any, where: str, folder: Path | None = None) -> Recorded:
         steps, examples = tuple(map(dict, entry["steps"])), tuple((raw, text) for raw, text in entry["examples"])
         Preparation(steps)
         files = {name: {"path": file["path"], "sha256": file["sha256"]} for name, file in entry["files"].items()}
-        return Recorded(steps, files, examples, entry["symbols"], folder)
+        return Recorded(steps, files, examples, entry["symbols"], entry.get("lines", {}), folder)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{where}: damaged ({error}); prepare the text again, or remove the record") from error
 
@@ -163,7 +176,7 @@ def record_preparation(
     folder: PathLike,
     steps: Mapping[str, Sequence[Mapping[str, Any]]],
     files: Mapping[str, PathLike] | None = None,
-    lines: Mapping[str, Sequence[str]] | None = None,
+    pairs: Mapping[str, Iterable[tuple[str, str]]] | None = None,
     made_by: str = "embinit prepare",
 ) -> dict[str, Recorded]:
     """Write the record of a folder with dictionaries and return it.
@@ -171,9 +184,13 @@ def record_preparation(
     Args:
         folder: of the dictionaries.
         steps: name of a dictionary (`dict.de.txt`) -> the steps of its text.
-        files: option of a step (`codes`, `model`) -> its file.
-        lines: name of a dictionary -> raw lines for the examples.
+        files: option of a step (`codes`, `model`, `tokenizer`) -> its file.
+        pairs: name of a dictionary -> raw lines with their symbols, as they were prepared; the first that the steps
+            make are the examples.
         made_by: the command, for people.
+
+    Raises:
+        DataError: the steps do not make most of the pairs.
     """
     place, recorded = Path(folder), {}
     for name, own in steps.items():
@@ -181,12 +198,23 @@ def record_preparation(
         used = {option for step in own for option in STEPS[step["step"]].content}
         paths = {option: str(path) for option, path in (files or {}).items() if option in used}
         prepare = Preparation(own, contents(paths, symbols))
+        tried, equal = 0, []
         with _libraries():
-            examples = tuple((line, " ".join(prepare(line))) for line in (lines or {}).get(name, ()))
+            for raw, prepared in (pairs or {}).get(name, ()):
+                tried += 1
+                if " ".join(found := prepare(raw)) == " ".join(prepared.split()):
+                    equal.append((raw, " ".join(found)))
+                elif tried - len(equal) > 1 + _MOST_OTHERS * tried:
+                    raise DataError(
+                        f"{place / FILE}: {raw[:60]!r} became {prepared[:80]!r}, not {' '.join(found)[:80]!r}: these "
+                        "are not the steps of the text; name those"
+                    )
         entries = {
             option: {"path": os.path.relpath(path, place), "sha256": _hashes(path)} for option, path in paths.items()
         }
-        recorded[name] = Recorded(tuple(map(dict, own)), entries, examples, symbols_hash(symbols), place)
+        examples = tuple(pair for pair in equal if pair[0].strip())[:_EXAMPLES]
+        lines = {"tried": tried, "equal": len(equal)}
+        recorded[name] = Recorded(tuple(map(dict, own)), entries, examples, symbols_hash(symbols), lines, place)
     needs = {library for own in steps.values() for step in own for library in STEPS[step["step"]].needs}
     content = {
         "preparation": _FORMAT,
@@ -215,6 +243,10 @@ def contents(paths: Mapping[str, str], symbols: Collection[str]) -> dict[str, An
         content["codes"] = codes_text(path, FLAGS["codes"])
         content["glossary"] = glossary(whole) if whole else None
         content["vocabulary"] = None if codes_vocabulary(path) is None else frozenset(symbols)
+    content["symbols"] = frozenset(symbols)
+    if "tokenizer" in paths:
+        check_is_file(paths["tokenizer"], FLAGS["tokenizer"])
+        content["tokenizer"] = Path(paths["tokenizer"]).read_text(encoding="utf-8")
     if "model" in paths:
         check_is_file(paths["model"], FLAGS["model"])
         content["model"] = Path(paths["model"]).read_bytes()

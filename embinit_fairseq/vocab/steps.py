@@ -10,6 +10,10 @@ spacy          words of spaCy's rules                               lang        
 bpe            subwords of subword-nmt (Sennrich et al. 2016)       codes, glossary,       subwords joined
                                                                     vocabulary
 sentencepiece  pieces of a sentencepiece model                      model                  the model
+huggingface    tokens of a Hugging Face tokenizer                   tokenizer              the tokenizer
+kim            English words of Kim 2014, in lower case                                    -
+without        the words that are not in a list                     words                  -
+known          the words that the dictionary has                    symbols                -
 
 A preparation is a list of them, as `preparation.json` has it: [{"step": "moses", "lang": "de"}, {"step": "bpe"}].
 Nothing is guessed from the text: a line that looks as if it were prepared already is prepared like any other.
@@ -20,18 +24,33 @@ This file is written into exported folders and runs there without this package: 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
-from embinit_fairseq.vocab.cleaning import CARRIER, MASK, UNKNOWN, carry, cleaner, library, restore, without_carriers
+from embinit_fairseq.vocab.cleaning import (
+    CARRIER,
+    MASK,
+    UNKNOWN,
+    carry,
+    cleaner,
+    library,
+    moses_punctuation,
+    restore,
+    without_carriers,
+)
 
 #: subword-nmt: the word continues
 _CONTINUES = "@@"
 #: fairseq would take these words of a text for the ends of a sentence and for padding
 _STRUCTURE = frozenset(("<s>", "</s>", "<pad>"))
 _MASK = CARRIER[MASK]
+#: Kim's clean_str: characters that are dropped, endings that begin a word, marks that are words
+_FOREIGN = re.compile(r"[^A-Za-z0-9(),!?'`]")
+_ENDINGS = re.compile(r"(?='s|'ve|'re|'d|'ll|n't)")
+_MARKS = re.compile(r"([,!()?])")
 
 
 # ---- Text -----------------------------------------------------------------------------------------------------------
@@ -39,10 +58,6 @@ _MASK = CARRIER[MASK]
 
 def _lowercase() -> Callable[[str], str]:
     return str.lower
-
-
-def _normalised(lang: str) -> Callable[[str], str]:
-    return library("sacremoses").MosesPunctNormalizer(lang=lang).normalize
 
 
 def _moses(lang: str, escape: bool, dashes: bool) -> Callable[[str], str]:
@@ -59,6 +74,19 @@ def _joined(lang: str, escape: bool = False, dashes: bool = False) -> Callable[[
         return detokenizer.detokenize(plain.split(), unescape=escape)
 
     return join
+
+
+def _kim() -> Callable[[str], str]:
+    return lambda text: " ".join(_MARKS.sub(r" \1 ", _ENDINGS.sub(" ", _FOREIGN.sub(" ", text))).split()).lower()
+
+
+def _without(words: Sequence[str]) -> Callable[[str], str]:
+    left_out = frozenset(words)
+    return lambda text: " ".join(word for word in text.split() if word not in left_out)
+
+
+def _known(symbols: Any) -> Callable[[str], str]:
+    return lambda text: " ".join(word for word in text.split() if word in symbols)
 
 
 def _spacy(lang: str) -> Callable[[str], str]:
@@ -95,12 +123,32 @@ def _without_bpe(**_: Any) -> Callable[[Sequence[str]], str]:
 
 def _sentencepiece(model: bytes) -> Callable[[str], list[str]]:
     encode = library("sentencepiece").SentencePieceProcessor(model_proto=model).encode
+    return partial(_around_masks, partial(encode, out_type=str))
 
-    def segment(text: str) -> list[str]:
-        first, *others = (encode(part, out_type=str) for part in text.split(_MASK))
-        return [*first, *(piece for part in others for piece in (_MASK, *part))]
 
-    return segment
+def _around_masks(encode: Callable[[str], list[str]], text: str) -> list[str]:
+    """Segment the parts of a text between masks, which the libraries do not know."""
+    first, *others = map(encode, text.split(_MASK))
+    return [*first, *(piece for part in others for piece in (_MASK, *part))]
+
+
+def _huggingface(tokenizer: str) -> Callable[[str], list[str]]:
+    """Segment as a tokenizer of Hugging Face, without special tokens; its unknown token is fairseq's."""
+    model = library("tokenizers").Tokenizer.from_str(tokenizer)
+    model.no_truncation()  # folders of sentence-transformers truncate and pad
+    model.no_padding()
+    unknown = getattr(model.model, "unk_token", None)
+
+    def encode(text: str) -> list[str]:
+        tokens = model.encode(text, add_special_tokens=False).tokens
+        return [UNKNOWN if token == unknown else token for token in tokens]
+
+    return partial(_around_masks, encode)
+
+
+def _without_tokens(tokenizer: str) -> Callable[[Sequence[str]], str]:
+    decoder = library("tokenizers").Tokenizer.from_str(tokenizer).decoder
+    return lambda symbols: " ".join(symbols) if decoder is None else decoder.decode(list(symbols))
 
 
 def _without_pieces(model: bytes) -> Callable[[Sequence[str]], str]:
@@ -140,7 +188,7 @@ _LANG = {"lang": "en"}
 STEPS = {
     "cleaned": Step("cleaned as in scripts/wikibooks", cleaner, None, _LANG, (), ("sacremoses", "spacy"), True),
     "lowercase": Step("lower case", _lowercase),
-    "normalised": Step("Moses' punctuation", _normalised, None, _LANG, (), ("sacremoses",)),
+    "normalised": Step("Moses' punctuation", moses_punctuation, None, _LANG, (), ("sacremoses",)),
     "moses": Step("Moses' words", _moses, _joined, {**_LANG, "escape": True, "dashes": False}, needs=("sacremoses",)),
     "spacy": Step("spaCy's words", _spacy, _joined, _LANG, needs=("spacy", "sacremoses")),
     "bpe": Step(
@@ -155,6 +203,15 @@ STEPS = {
         needs=("sentencepiece",),
         subwords=True,
     ),
+    "huggingface": Step(
+        *("tokens of a Hugging Face tokenizer", _huggingface, _without_tokens),
+        content=("tokenizer",),
+        needs=("tokenizers",),
+        subwords=True,
+    ),
+    "kim": Step("English words of Kim 2014, in lower case", _kim),
+    "without": Step("without the words of a list", _without, options={"words": ()}),
+    "known": Step("without words that the dictionary lacks", _known, content=("symbols",)),
 }
 
 

@@ -19,6 +19,7 @@ apply_bpe = pytest.importorskip("subword_nmt.apply_bpe")
 
 CODES = "#version: 0.2\na n</w>\na n\no r\n"
 DICT = "the man dog , . an or@@ an@@ g@@ e n@@ o@@ r@@ t@@ h orange".split()
+PAIRS = [("An orange, the DOG.", "an or@@ an@@ g@@ e , t@@ h@@ e d@@ o@@ g ."), ("", "")]
 #: raw lines that a rule about the look of a line would take for something else
 NASTY = (
     *(
@@ -138,7 +139,7 @@ def folder(tmp_path):
     (place / "dict.txt").write_text("".join(f"{symbol} 1\n" for symbol in DICT))
     (tmp_path / "bpe.codes").write_text(CODES)
     steps = {"dict.txt": [*parse_steps("lowercase,moses"), {"step": "bpe"}]}
-    record.record_preparation(place, steps, {"codes": tmp_path / "bpe.codes"}, {"dict.txt": ["An orange, the DOG."]})
+    record.record_preparation(place, steps, {"codes": tmp_path / "bpe.codes"}, {"dict.txt": PAIRS})
     return place
 
 
