@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -46,12 +47,10 @@ def find_preparation(dictionary: PathLike, state: Mapping[str, Any]) -> Recorded
     return next((recorded for recorded in candidates if recorded.symbols == own), None)
 
 
-def records_for_checkpoints(data: str) -> str | None:
-    """Return the records of the dictionaries in a folder of data, as checkpoints have them; None without a record.
-
-    data: the folder; of several (`bin.00:bin.01`) the first; for sentence_prediction that of `input0`.
-    """
-    folder = Path(data)
+def records_for_checkpoints(task: Any) -> str | None:
+    """Return the records of the dictionaries of a task's data, as checkpoints have them; None without a record."""
+    options = getattr(task, "cfg", None) or getattr(task, "args", None)
+    folder = Path(str(getattr(options, "data", None) or "").split(os.pathsep)[0])  # the first of bin.00:bin.01
     entries = {name: entry for place in (folder, folder / "input0") for name, entry in entries_of(place).items()}
     return json.dumps(entries) if entries else None
 

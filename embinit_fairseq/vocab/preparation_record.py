@@ -18,7 +18,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,19 +82,23 @@ class Recorded:
             DataError: a file is missing or not the recorded one, or an example comes out otherwise.
             OptionError: a library is missing.
         """
-        paths = {name: self._path(name, (given or {}).get(name)) for name in self.files}
+        paths = {name: self.path_of(name, (given or {}).get(name)) for name in self.files}
         prepare = Preparation(self.steps, contents(paths, symbols))
         with _libraries():
             for raw, expected in self.examples:
                 if (found := " ".join(prepare(raw))) != expected:
                     raise DataError(
                         f"{self._where}: {raw[:60]!r} becomes {found[:80]!r} here, the record has {expected[:80]!r}: "
-                        f"the libraries have changed ({', '.join(map(_version, sorted(self._needs())))}); install "
+                        f"the libraries have changed ({', '.join(map(_version, sorted(self.needs())))}); install "
                         "those of the record, or prepare the text again"
                     )
         return prepare
 
-    def _path(self, name: str, given: str | None) -> str:
+    def path_of(self, name: str, given: str | None = None) -> str:
+        """Return the path of the file of an option; raise DataError if it is missing or not the recorded one.
+
+        given: the path that the user names, if any.
+        """
         recorded = self.files[name]
         path = Path(given) if given is not None else None
         if path is None and self.folder is not None:
@@ -113,7 +117,18 @@ class Recorded:
             )
         return str(path)
 
-    def _needs(self) -> set[str]:
+    def moved(self, folder: Path) -> Recorded:
+        """Return the record with the paths of its files relative to another folder; those of a checkpoint stay."""
+        if self.folder is None or self.folder == folder:
+            return self
+        files = {
+            name: {**file, "path": os.path.relpath(self.folder / file["path"], folder)}
+            for name, file in self.files.items()
+        }
+        return replace(self, files=files, folder=folder)
+
+    def needs(self) -> set[str]:
+        """Return the libraries of the steps."""
         return {library for step in self.steps for library in STEPS[step["step"]].needs}
 
     @property
@@ -192,38 +207,53 @@ def record_preparation(
     Raises:
         DataError: the steps do not make most of the pairs.
     """
-    place, recorded = Path(folder), {}
-    for name, own in steps.items():
-        symbols = read_dictionary(place / name).symbols
-        used = {option for step in own for option in STEPS[step["step"]].content}
-        paths = {option: str(path) for option, path in (files or {}).items() if option in used}
-        prepare = Preparation(own, contents(paths, symbols))
-        tried, equal = 0, []
-        with _libraries():
-            for raw, prepared in (pairs or {}).get(name, ()):
-                tried += 1
-                if " ".join(found := prepare(raw)) == " ".join(prepared.split()):
-                    equal.append((raw, " ".join(found)))
-                elif tried - len(equal) > 1 + _MOST_OTHERS * tried:
-                    raise DataError(
-                        f"{place / FILE}: {raw[:60]!r} became {prepared[:80]!r}, not {' '.join(found)[:80]!r}: these "
-                        "are not the steps of the text; name those"
-                    )
-        entries = {
-            option: {"path": os.path.relpath(path, place), "sha256": _hashes(path)} for option, path in paths.items()
-        }
-        examples = tuple(pair for pair in equal if pair[0].strip())[:_EXAMPLES]
-        lines = {"tried": tried, "equal": len(equal)}
-        recorded[name] = Recorded(tuple(map(dict, own)), entries, examples, symbols_hash(symbols), lines, place)
-    needs = {library for own in steps.values() for step in own for library in STEPS[step["step"]].needs}
+    place, own_pairs = Path(folder), pairs or {}
+    recorded = {name: tried(place / name, own, files or {}, own_pairs.get(name, ())) for name, own in steps.items()}
+    write_preparation(place, recorded, made_by)
+    return recorded
+
+
+def tried(
+    dictionary: Path,
+    steps: Sequence[Mapping[str, Any]],
+    files: Mapping[str, PathLike],
+    pairs: Iterable[tuple[str, str]],
+) -> Recorded:
+    """Return the record of a dictionary after the steps were tried on raw lines; arguments as `record_preparation`."""
+    folder, symbols = dictionary.parent, read_dictionary(dictionary).symbols
+    used = {option for step in steps for option in STEPS[step["step"]].content}
+    paths = {option: str(path) for option, path in files.items() if option in used}
+    prepare, count, equal = Preparation(steps, contents(paths, symbols)), 0, []
+    with _libraries():
+        for raw, prepared in pairs:
+            count += 1
+            if " ".join(found := prepare(raw)) == " ".join(prepared.split()):
+                equal.append((raw, " ".join(found)))
+            elif count - len(equal) > 1 + _MOST_OTHERS * count:
+                raise DataError(
+                    f"{folder / FILE}: {raw[:60]!r} became {prepared[:80]!r}, not {' '.join(found)[:80]!r}: these are "
+                    "not the steps of the text; name those"
+                )
+    return Recorded(
+        steps=tuple(map(dict, steps)),
+        files={name: {"path": os.path.relpath(path, folder), "sha256": _hashes(path)} for name, path in paths.items()},
+        examples=tuple(pair for pair in equal if pair[0].strip())[:_EXAMPLES],
+        symbols=symbols_hash(symbols),
+        lines={"tried": count, "equal": len(equal)},
+        folder=folder,
+    )
+
+
+def write_preparation(folder: PathLike, recorded: Mapping[str, Recorded], made_by: str) -> None:
+    """Write `preparation.json`: name of a dictionary -> its record. Paths of files are made relative to `folder`."""
+    place = Path(folder)
     content = {
         "preparation": _FORMAT,
         "made_by": made_by,
-        "versions": package_versions(sorted(needs)),
-        "dictionaries": {name: record.entry() for name, record in recorded.items()},
+        "versions": package_versions(sorted({name for record in recorded.values() for name in record.needs()})),
+        "dictionaries": {name: record.moved(place).entry() for name, record in recorded.items()},
     }
     write_json(place / FILE, content)
-    return recorded
 
 
 def contents(paths: Mapping[str, str], symbols: Collection[str]) -> dict[str, Any]:
