@@ -3,6 +3,7 @@
 import json
 import pickle
 import re
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -211,3 +212,11 @@ def test_codes_that_the_user_names_must_be_those_of_the_record(folder, tmp_path)
     for path in (other, tmp_path / "none"):
         with pytest.raises(DataError, match="--bpe-codes"):
             recorded.preparation(DICT, {"codes": str(path)})
+
+
+@pytest.mark.parametrize("name", ["sacremoses", "spacy", "subword-nmt"])
+def test_a_missing_library_is_one_line(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, {"subword-nmt": "subword_nmt.apply_bpe"}.get(name, name), None)
+    prepare = Preparation([*parse_steps("wikibooks"), {"step": "bpe"}], {"codes": CODES})
+    with pytest.raises(ImportError, match=rf"pip install {name}$"):
+        prepare("a")
