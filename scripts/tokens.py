@@ -20,54 +20,80 @@ import argparse
 import contextlib
 import io
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from embinit_fairseq.errors import DataError, OptionError, one_line
 from embinit_fairseq.runs.tokens import UNKNOWN, Tokenizer, detokenizer
-from embinit_fairseq.vocab.codes import codes_text, load_sentencepiece
-from embinit_fairseq.vocab.preparation import Preparation, Segmenter
+from embinit_fairseq.vocab.preparation_options import parse_steps
+from embinit_fairseq.vocab.preparation_record import contents, record_preparation
+from embinit_fairseq.vocab.steps import Preparation
 from embinit_fairseq.vocab.tokens import unescape
 
-KINDS = ("words", "moses", "spacy", "subword_nmt", "sentencepiece", "huggingface", "wikibooks")
+#: kind -> steps of the text that `encode` is given, and steps from raw text (tokens of a data set, such as Multi30k's
+#: own, are made before), as `--preparation` has them
+STEPS = {
+    "words": ("", "none"),
+    "moses": ("", "lowercase,normalised,moses:no-escape"),
+    "spacy": ("lowercase,spacy", "lowercase,spacy"),
+    "subword_nmt": ("bpe", "lowercase,normalised,moses:no-escape,bpe"),
+    "sentencepiece": ("lowercase,sentencepiece", "lowercase,sentencepiece"),
+    "huggingface": ("huggingface", "huggingface"),
+    "wikibooks": ("wikibooks,bpe", "wikibooks,bpe"),
+}
+#: step -> its option that names a file
+_FILES = {"bpe": "codes", "sentencepiece": "model", "huggingface": "tokenizer"}
+
+
+def files_of(steps: Sequence[dict[str, Any]], model: str) -> dict[str, str]:
+    """Return option of a step -> its file. model: the file, or a Hugging Face folder."""
+    options = [_FILES[step["step"]] for step in steps if step["step"] in _FILES]
+    path = Path(model, "tokenizer.json") if options == ["tokenizer"] else Path(model)
+    return dict.fromkeys(options, str(path))
 
 
 def encoder(kind: str, lang: str, model: str) -> Callable[[str], list[str]]:
     """Return a function from a line of text to its tokens."""
-    if kind == "words":
-        return str.split
-    if kind == "moses":
-        return lambda line: unescape(line).split()
-    if kind == "spacy":
-        import spacy
+    if kind in ("moses", "subword_nmt"):  # the data set's tokens have Moses' escapes
+        encode = encoder("words", lang, model) if kind == "moses" else _prepare("bpe", lang, model)
+        return lambda line: encode(unescape(line))
+    if kind == "huggingface" and not Path(model, "tokenizer.json").is_file():
+        tokenizer = Tokenizer(model)  # of vocab.txt or spiece.model
+        prepare = lambda line: [UNKNOWN if t == tokenizer.unknown else t for t in tokenizer.encode(line)]  # noqa: E731
+    else:
+        prepare = _prepare(STEPS[kind][0], lang, model)
 
-        tokenizer = spacy.blank(lang).tokenizer  # rules only: no model to download
-        return lambda line: [token.text for token in tokenizer(line.lower()) if not token.is_space]
-    if kind == "subword_nmt":
-        from subword_nmt.apply_bpe import BPE
+    def encode_line(line: str) -> list[str]:
+        symbols = prepare(line)
+        for symbol in symbols:
+            if symbol.split() != [symbol]:
+                raise DataError(f"the tokenizer makes the token {symbol!r}: a symbol of a dictionary has no spaces")
+        return symbols
 
-        with open(model, encoding="utf-8") as codes:
-            bpe = BPE(codes)
-        return lambda line: bpe.process_line(unescape(line)).split()
-    if kind == "sentencepiece":
-        subwords = load_sentencepiece(model, "--model")
-        return lambda line: subwords.encode(line.lower(), out_type=str)
-    if kind == "wikibooks":
-        try:
-            return Segmenter((), Preparation("wikibooks", lowercase=True), codes_text(model, "--model"))
-        except ImportError as error:
-            raise OptionError(str(error)) from None
-    tokenizer = Tokenizer(model)
+    return encode_line
 
-    def encode(line: str) -> list[str]:
-        subwords = [UNKNOWN if subword == tokenizer.unknown else subword for subword in tokenizer.encode(line)]
-        for subword in subwords:
-            if subword.split() != [subword]:
-                raise DataError(f"the tokenizer makes the token {subword!r}: a symbol of a dictionary has no spaces")
-        return subwords
 
-    return encode
+def _prepare(steps: str, lang: str, model: str) -> Callable[[str], list[str]]:
+    """Return the preparation; raise OptionError if a library is missing."""
+    parsed = parse_steps(steps, lang, "--kind")
+    prepare = Preparation(parsed, contents(files_of(parsed, model), ()))
+    try:
+        prepare("")
+    except ImportError as error:
+        raise OptionError(str(error)) from None
+    return prepare
+
+
+def record(args: argparse.Namespace) -> None:
+    """Write `preparation.json` to the folder of binarised data."""
+    steps, pairs, files = {}, {}, {}
+    for dictionary, lang, raw, prepared in zip(args.dict, args.langs, args.raw, args.prepared):
+        steps[dictionary] = parse_steps(STEPS[args.kind][1], lang, "--kind")
+        files = files_of(steps[dictionary], args.model)
+        with open(raw, "rb") as one, open(prepared, "rb") as other:
+            pairs[dictionary] = list(zip(lines_of(one), lines_of(other)))
+    record_preparation(args.folder, steps, files, pairs, args.made_by)
 
 
 def decoder(kind: str, lang: str, model: str) -> Callable[[str], str]:
@@ -106,12 +132,12 @@ def lines_of(stream: BinaryIO) -> Iterator[str]:
 
 
 def main() -> None:
-    """Run one of the three commands."""
+    """Run one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("encode", "decode"):
         command = commands.add_parser(name)
-        command.add_argument("--kind", choices=KINDS, required=True)
+        command.add_argument("--kind", choices=STEPS, required=True)
         command.add_argument("--lang", default="en", help="language of the text (spaCy, Moses)")
         command.add_argument("--model", default="", help="BPE codes, sentencepiece model or Hugging Face folder")
         command.add_argument("--input", nargs="+", default=["-"], help="files (default: standard input)")
@@ -120,7 +146,22 @@ def main() -> None:
     learn.add_argument("--size", type=int, required=True, help="number of subwords")
     learn.add_argument("--type", choices=("unigram", "bpe"), required=True)
     learn.add_argument("--output", required=True, help="file to write")
+    noted = commands.add_parser("record", help="write preparation.json of binarised data")
+    noted.add_argument("--kind", choices=STEPS, required=True)
+    noted.add_argument("--model", default="", help="as for encode")
+    noted.add_argument("--folder", required=True, help="of the dictionaries")
+    noted.add_argument("--made-by", required=True, help="the recipe")
+    for name, text in (
+        ("dict", "names of the dictionaries"),
+        ("langs", "language of each"),
+        ("raw", "raw text of each"),
+        ("prepared", "the same in tokens"),
+    ):
+        noted.add_argument(f"--{name}", nargs="+", required=True, help=text)
     args = parser.parse_args()
+    if args.command == "record":
+        record(args)
+        return
     if args.command == "train-sentencepiece":
         train_sentencepiece(lines_of(sys.stdin.buffer), args.size, args.type, args.output)
         return

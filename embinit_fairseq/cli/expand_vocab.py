@@ -12,8 +12,10 @@ from typing import Any
 from embinit_fairseq.cli.progress import progress
 from embinit_fairseq.cli.records import request_of, show
 from embinit_fairseq.cli.vocabulary_options import (
+    SHOWN,
     add_vocabulary_options,
     check_texts,
+    preparation_lines,
     table_names,
     verify_progress,
     written_files,
@@ -22,7 +24,6 @@ from embinit_fairseq.errors import OptionError, counted
 from embinit_fairseq.init.new_rows import DISTILL, METHODS
 from embinit_fairseq.io import write_json
 
-_SHOWN = 8  #: words
 _VERIFY_FILES = ("verify.json", "verify.png")
 _ELSE = "else text has them in subwords, and they never occur"
 _ADDED = f"make the new words added tokens of the tokenizer, {_ELSE}"
@@ -99,12 +100,12 @@ def _verify(expansion: Any, folder: Path, args: argparse.Namespace) -> dict[str,
 def render(record: dict[str, Any]) -> str:
     """Return the record for people."""
     words = [word["word"] for word in record["words"]]
-    more = f" and {len(words) - _SHOWN:,} more" if len(words) > _SHOWN else ""
+    more = f" and {len(words) - SHOWN:,} more" if len(words) > SHOWN else ""
     fillers = record["reused_fillers"]
     reused = f" ({counted(fillers, 'filler')} became words)" if fillers else ""
     noise = "" if METHODS[record["method"]].scale is None else f", c = {record['noise_scale']:g}"
     lines = [
-        f"new words      {record['k']:,}: {', '.join(words[:_SHOWN])}{more}",
+        f"new words      {record['k']:,}: {', '.join(words[:SHOWN])}{more}",
         f"rows           {record['rows_before']:,} -> {record['rows_after']:,}{reused}",
         f"method         {record['method']}{noise}, over {record['n']:,} rows",
         f"KL(old||new)   {_bound(record)}",
@@ -114,12 +115,13 @@ def render(record: dict[str, Any]) -> str:
         lines.append(f"distilled      {_distilled(record['distill'])}")
     if record["moved"]:
         moved = [f"{symbol} to row {row:,}" for symbol, row in record["moved"].items()]
-        lines.append(f"moved          {', '.join(moved[:_SHOWN])}{' ...' if len(moved) > _SHOWN else ''}")
+        lines.append(f"moved          {', '.join(moved[:SHOWN])}{' ...' if len(moved) > SHOWN else ''}")
     lines += [
         f"also expanded  {_also(record)}",
         written_files(record),
         "next           binarise text with these dictionaries, or copy them into the folder of the binarised data",
         *_segmentation(record),
+        *preparation_lines(record),
     ]
     return "\n".join([*lines, *(_measured(record["verify"]) if "verify" in record else ())])
 
@@ -163,9 +165,9 @@ def _segmentation(record: dict[str, Any]) -> list[str]:
         return [f"attention      the dictionary has subwords: {advice}"] if advice else []
     lines = [f"reachable      {made['reachable']:,} of {record['k']:,} new words"]
     if made["unreachable"]:
-        shown = [f"{word} ({' '.join(subwords)})" for word, subwords in list(made["unreachable"].items())[:_SHOWN]]
+        shown = [f"{word} ({' '.join(subwords)})" for word, subwords in list(made["unreachable"].items())[:SHOWN]]
         begins = "; what begins a word is written with ▁" if made["kind"] == "sentencepiece" else ""
-        more = " ..." if len(made["unreachable"]) > _SHOWN else ""
+        more = " ..." if len(made["unreachable"]) > SHOWN else ""
         lines.append(f"not reachable  {', '.join(shown)}{more}: text has them in subwords{begins}")
     if "text" in made:
         text = made["text"]

@@ -14,7 +14,8 @@ from typing import Any
 from embinit_fairseq.cli.records import request_of, show
 from embinit_fairseq.interop.export import DTYPES, ExportRequest, describe_text, export
 from embinit_fairseq.interop.verify import DifferentOutput
-from embinit_fairseq.vocab.preparation import PREPARATIONS
+from embinit_fairseq.vocab.preparation_options import steps_help
+from embinit_fairseq.vocab.preparation_record import FILE
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -26,14 +27,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--target-dict", metavar="FILE", help="translation: the target's (--dict: the source's); default: likewise")
     add("--label-dict", metavar="FILE", help="fine-tuned: names of the classes; default: label/dict.txt likewise")
     add("--head", metavar="NAME", help="fine-tuned: which classification head, if there are several")
-    add("--bpe-codes", metavar="FILE", help="codes of subword-nmt: the tokenizer takes raw text, or text in subwords")
+    add("--bpe-codes", metavar="FILE", help="codes of subword-nmt: the tokenizer takes raw text")
     add("--gpt2-bpe", metavar="DIR", help="encoder.json and vocab.bpe of fairseq's --bpe gpt2")
     add("--sentencepiece-model", metavar="FILE", help="the tokenizer takes raw text, which this model segments")
     add("--tokenizer", metavar="DIR", help="a tokenizer of transformers whose ids are the dictionary's")
     add("--dtype", choices=DTYPES, default="float32", help="precision of the files (default: %(default)s)")
-    add("--preparation", choices=PREPARATIONS, help="raw text: how it becomes words (default: as the dictionary shows)")
-    add("--lowercase", choices=("yes", "no"), help="raw text: default likewise")
-    add("--lang", metavar="LANG", help="raw text: language of Moses' rules (default: the source's, else en)")
+    steps = f"raw text: the steps to symbols (default: as {FILE} says), separated by commas: {steps_help()}"
+    add("--preparation", metavar="STEPS", help=steps)
+    add("--lowercase", choices=("yes", "no"), help="with --preparation: whether lowercase is one of the steps")
+    add("--lang", metavar="LANG", help="with --preparation: the text's language (default: the source's, else en)")
     add("--verify-text", metavar="FILE", help="raw text or text in subwords, whose ids must be fairseq's")
     codes = "of the model card: codes such as de en (default: a translation's)"
     add("--language", nargs="+", default=[], metavar="CODE", help=codes)

@@ -9,8 +9,10 @@ from typing import Any
 
 from embinit_fairseq.cli.records import at_least, request_of, show
 from embinit_fairseq.cli.vocabulary_options import (
+    SHOWN,
     add_vocabulary_options,
     check_texts,
+    preparation_lines,
     table_names,
     verify_progress,
     written_files,
@@ -19,8 +21,6 @@ from embinit_fairseq.errors import counted
 
 #: whether the words are outputs -> certificate
 _CERTIFICATE = {True: "-log P_old(kept words), for every prefix of them", False: "none: the words are inputs only"}
-#: subwords or characters
-_SHOWN = 8
 #: subword style of the dictionary -> how text is segmented without removed subwords
 _RESTRICT = {"subword_nmt": "give --bpe-codes CODES", "sentencepiece": "give --sentencepiece-model MODEL"}
 
@@ -68,6 +68,7 @@ def render(record: dict[str, Any]) -> str:
         f"KL(new||old)   {_CERTIFICATE[record['softmax']]}",
         written_files(record),
         *_segmentation(record),
+        *preparation_lines(record),
     ]
     if "verify" in record:
         kl = record["verify"]
@@ -90,15 +91,15 @@ def _segmentation(record: dict[str, Any]) -> list[str]:
         return [f"attention      removed subwords that a segmenter still makes are <unk>: {advice}"] if advice else []
     spelling, lines = made["kept_to_spell"], []
     if spelling:
-        more = " ..." if len(spelling) > _SHOWN else ""
+        more = " ..." if len(spelling) > SHOWN else ""
         lines.append(
             f"also kept      {counted(len(spelling), 'subword')}, to spell removed ones: "
-            f"{' '.join(spelling[:_SHOWN])}{more}"
+            f"{' '.join(spelling[:SHOWN])}{more}"
         )
     if "kept_text" in made:
         text = made["kept_text"]
         before, after = text["unknown_before"], text["unknown_after"]
-        gone = f" (no subword for {' '.join(text['gone'][:_SHOWN])})" if text["gone"] else ""
+        gone = f" (no subword for {' '.join(text['gone'][:SHOWN])})" if text["gone"] else ""
         lines.append(
             f"segmentation   {counted(text['lines'], 'line')} of kept text, {text['changed']:,} segmented in another "
             f"way; {before:,} <unk> before, {after:,} of {text['subwords']:,} now{gone}"

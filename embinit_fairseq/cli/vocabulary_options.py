@@ -8,6 +8,10 @@ from typing import Any
 
 from embinit_fairseq.cli.progress import progress
 from embinit_fairseq.io import check_is_file
+from embinit_fairseq.vocab.preparation_options import steps_help
+from embinit_fairseq.vocab.preparation_record import FILE
+
+SHOWN = 8  #: words of a list
 
 
 def add_vocabulary_options(parser: argparse.ArgumentParser, files: str, measures: bool = True) -> None:
@@ -25,6 +29,8 @@ def add_vocabulary_options(parser: argparse.ArgumentParser, files: str, measures
     add("--side", choices=("encoder", "decoder", "both"), help="translation: whose dictionary it is, if both fit")
     if measures:
         add("--verify", nargs="+", metavar="TEXT", help="measure on tokenised text (translation: SOURCE TARGET)")
+        steps = f"how raw text became the dictionary's symbols, without {FILE}: {steps_help()}"
+        add("--preparation", metavar="STEPS", help=steps)
         add("--reset-optimizer", action="store_true", help="leave the optimizer's state out")
     add("--user-dir", metavar="DIR", help="another plugin that the model comes from")
     add("--force", action="store_true", help="replace the folder if an earlier call wrote it")
@@ -51,3 +57,16 @@ def table_names(record: dict[str, Any]) -> str:
 def written_files(record: dict[str, Any]) -> str:
     """Return the line with the files of the output folder."""
     return f"written        {record['request']['output']}: {', '.join(record['files'])}"
+
+
+def preparation_lines(record: dict[str, Any]) -> list[str]:
+    """Return the lines on how raw text is prepared for the new dictionary."""
+    prepared = record["preparation"]
+    if prepared is None:
+        return [f"raw text       unknown: there is no {FILE}, and no --preparation says how it becomes words"]
+    lines = [f"raw text       {prepared['steps']}"]
+    if missed := prepared["not_from_raw_text"]:
+        shown = [f"{word} ({' '.join(symbols)})" for word, symbols in list(missed.items())[:SHOWN]]
+        more = " ..." if len(missed) > SHOWN else ""
+        lines.append(f"attention      raw text never has these words: {', '.join(shown)}{more}")
+    return lines

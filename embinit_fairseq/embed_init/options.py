@@ -104,6 +104,8 @@ class EmbedInitOptions(FairseqDataclass):
     )
     #: the report as JSON, written by the plugin, so that it is inside every checkpoint
     embed_init_record: Optional[str] = field(default=None, metadata={"help": None})
+    #: `preparation.json` of the data, likewise
+    preparation_record: Optional[str] = field(default=None, metadata={"help": None})
 
     @classmethod
     def add_args(cls, parser: Any) -> None:

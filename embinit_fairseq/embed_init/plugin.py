@@ -22,10 +22,11 @@ import fairseq.checkpoint_utils
 import fairseq.models
 import fairseq.options
 
+from embinit_fairseq.checkpoints.preparations import OPTION, records_for_checkpoints
 from embinit_fairseq.checkpoints.reading import initialisation_record
 from embinit_fairseq.embed_init.fill import embed_init
 from embinit_fairseq.embed_init.options import EMBED_INIT_REGISTRY, EmbedInitOptions, extend_config, flag_of
-from embinit_fairseq.embed_init.request import check_request, request_from
+from embinit_fairseq.embed_init.request import check_request, request_from, store_record
 from embinit_fairseq.embed_init.restore import check_dictionary, check_fits, check_overrides, find_checkpoint, recall
 from embinit_fairseq.embed_init.slots import Slot, find_slots
 from embinit_fairseq.errors import EmbinitError, SlotError
@@ -72,6 +73,8 @@ def prepare_training(model: Any, task: Any, cfg: Any) -> None:
     """Initialise a model that was built for training, or compare it with the checkpoint that it continues from."""
     request = request_from(cfg)
     check_request(cfg, request)
+    if (preparation := records_for_checkpoints(task)) is not None:
+        store_record(cfg, preparation, OPTION)
     checkpoint = find_checkpoint(request)
     if hasattr(model, "check_training"):
         model.check_training(checkpoint)

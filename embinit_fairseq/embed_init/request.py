@@ -209,13 +209,13 @@ def _check_spelling(cfg: Any, request: InitRequest) -> None:
         raise OptionError(f"{', '.join(unused)}: needs a strategy, such as embed_init=xavier")
 
 
-def store_record(cfg: Any, record: str) -> None:
-    """Put the report where fairseq saves it: into the configuration of every checkpoint."""
+def store_record(cfg: Any, record: str, option: str = "embed_init_record") -> None:
+    """Put a record where fairseq saves it: into the configuration of every checkpoint."""
     if isinstance(cfg, Namespace):
-        cfg.embed_init_record = record
+        setattr(cfg, option, record)
         return
     root = _root(cfg)
     with open_dict(root):
         if root.get(SECTION) is None:
             root[SECTION] = {}
-        root[SECTION]["embed_init_record"] = record
+        root[SECTION][option] = record

@@ -1,9 +1,9 @@
 """The tokenizer of an exported folder: the ids that fairseq's pipeline gives a text, or no tokenizer at all.
 
 kind     made by                            text
-words    (default)                          finished words or subwords, separated by spaces: tokenizer.json
-python   --bpe-codes, --preparation, ...    raw text, or text in subwords: `remote/tokenization_tupe.py`
-marian   --sentencepiece-model              raw text that needs no preparation, for inputs that begin with no symbol
+words    without either, or none            finished words or subwords, separated by spaces: tokenizer.json
+python   a record, or --preparation         raw text, prepared as the training's was: `remote/tokenization_tupe.py`
+marian   the same, of sentencepiece only    raw text, for inputs that begin with no symbol
 gpt2     --gpt2-bpe                         raw text, in GPT-2's pieces: tokenizer.json
 copied   --tokenizer                        what that tokenizer of transformers takes
 
@@ -16,19 +16,22 @@ import functools
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embinit_fairseq.checkpoints.preparations import stated_steps, unknown_preparation
 from embinit_fairseq.errors import DataError, OptionError, counted
 from embinit_fairseq.interop.remote import code_files
 from embinit_fairseq.interop.trained import TARGET, Side, Trained
 from embinit_fairseq.interop.verify import DifferentOutput
 from embinit_fairseq.io import read_json, read_lines
-from embinit_fairseq.vocab.codes import codes_text, codes_vocabulary, load_sentencepiece
+from embinit_fairseq.vocab.cleaning import MASK
 from embinit_fairseq.vocab.dictionary import is_filler, vocabulary_of
-from embinit_fairseq.vocab.preparation import GLUED, MASK, PREPARATIONS, Preparation, Segmenter
+from embinit_fairseq.vocab.preparation_options import GLUED, suggested
+from embinit_fairseq.vocab.preparation_record import FILE, FLAGS, contents
 from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
+from embinit_fairseq.vocab.steps import STEPS, Preparation
 from embinit_fairseq.vocab.text import MOST_MARKED, pieces_left
 from embinit_fairseq.vocab.tokens import CONTINUES, detect_style
 
@@ -38,9 +41,12 @@ if TYPE_CHECKING:
 #: files that a tokenizer may consist of
 TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.txt", "bpe.codes", "tokenization_tupe.py", "preparation.py", "vocab.json", "merges.txt", "spiece.model"),
+    *("vocab.txt", "bpe.codes", "glossary.txt", "spiece.model", "tokenization_tupe.py", "steps.py", "cleaning.py"),
+    *("preparation.py", "vocab.json", "merges.txt"),  # the first: of earlier exports
     *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "chat_template.jinja"),
 )
+#: option of a step -> the file of its content
+_FILES = {"codes": "bpe.codes", "glossary": "glossary.txt", "model": "spiece.model"}
 _TEXT, _GPT2 = "--verify-text", "--gpt2-bpe"
 #: number of made-up lines
 _LINES = 200
@@ -148,14 +154,23 @@ def choose_tokenizer(request: ExportRequest, trained: Trained, name: str = "") -
         return _copied(request, side)
     if request.gpt2_bpe is not None:
         return _gpt2(request, side)
-    raw = request.bpe_codes, request.sentencepiece_model, request.preparation, request.lowercase, request.lang
-    return _words(request, side) if raw == (None,) * len(raw) else _python(request, side)
+    files = request.bpe_codes, request.sentencepiece_model
+    if request.preparation is None and side.recorded is not None:
+        for flag, value in (("--lowercase", request.lowercase), ("--lang", request.lang)):
+            if value is not None:
+                raise OptionError(
+                    f"{flag} {value}: {FILE} says how the text of {side.path} was prepared; leave {flag} out, or give "
+                    "all steps by --preparation"
+                )
+    raw = (*files, request.preparation, request.lowercase, request.lang, side.recorded)
+    has_steps = any(value is not None for value in raw) and (request.preparation, *files) != ("none", None, None)
+    return _python(request, side) if has_steps else _words(request, side)
 
 
 # ---- files of the library tokenizers --------------------------------------------------------------------------------
 
 
-def _config(side: Side, tokenizer_class: str, prepare: Preparation | None = None, only_known: bool = False) -> str:
+def _config(side: Side, tokenizer_class: str, prepare: Preparation | None = None) -> str:
     """Return the text of tokenizer_config.json. prepare, only_known: of a tokenizer with code of this package."""
     content: dict[str, Any] = {
         "tokenizer_class": tokenizer_class,
@@ -166,12 +181,11 @@ def _config(side: Side, tokenizer_class: str, prepare: Preparation | None = None
         "clean_up_tokenization_spaces": False,
     }
     if prepare is not None:
-        content["preparation"] = asdict(prepare)
+        content["steps"] = prepare.steps
         content["auto_map"] = {"AutoTokenizer": [f"tokenization_tupe.{tokenizer_class}", None]}
         content["before"] = [side.symbols[row] for row in side.before]
         content["between"] = [side.symbols[row] for row in side.between]
-    if only_known:
-        content["only_known"] = True
+        content["only_known"] = prepare.content.get("vocabulary") is not None
     return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 
 
@@ -228,16 +242,32 @@ def _form_of_symbols(side: Side) -> tuple[str, str]:
     style = detect_style(side.symbols)
     if style in _SEGMENTERS:
         return _SEGMENTERS[style]
-    shown = Preparation.of(side.symbols, translation=side.language is not None).preparation
-    return "raw" if shown == "none" else "words", f"--preparation {shown}"
+    steps = suggested(side.symbols, side.language is not None)
+    return "raw" if steps == "none" else "words", f"--preparation {steps}"
+
+
+def _prepared(request: ExportRequest, side: Side) -> Preparation:
+    """Return the preparation of a side's text: as the user says, else as its record says.
+
+    Raises:
+        OptionError: nobody says it, or a library is missing.
+        DataError: codes or a model are not those of the record.
+    """
+    files = {"codes": request.bpe_codes, "model": request.sentencepiece_model}
+    given = {option: path for option, path in files.items() if path is not None}
+    lowercase = None if request.lowercase is None else request.lowercase == "yes"
+    if request.preparation is not None:
+        steps = stated_steps(request.preparation, _language(request, side), lowercase, given)
+        return Preparation(steps, contents(given, side.symbols))
+    if side.recorded is None:
+        what = next((f"{FLAGS[option]} {path}" for option, path in given.items()), f"--lowercase {request.lowercase}")
+        raise unknown_preparation(what, "--preparation", side.symbols, side.language is not None)
+    return side.recorded.preparation(side.symbols, given)
 
 
 def _python(request: ExportRequest, side: Side) -> Tokenizer:
-    """Take raw text, prepared as the dictionary shows or as the options say, or text in subwords."""
+    """Take raw text, prepared as the record or the user says."""
     codes, model = request.bpe_codes, request.sentencepiece_model
-    how = request.preparation or (None if model is None else "none")
-    lowercase = None if request.lowercase is None else request.lowercase == "yes"
-    prepare = Preparation.of(side.symbols, how, lowercase, _language(request, side), side.language is not None)
     segmentation, doubt = read_segmentation(codes, model), ""
     try:
         if segmentation is not None:
@@ -245,30 +275,25 @@ def _python(request: ExportRequest, side: Side) -> Tokenizer:
     except DataError as error:
         if codes is None:
             raise
-        doubt = f". Doubtful: {error}"  # words of the dictionary stay whole, so that the codes may have little to do
-    if model is not None and (prepare.preparation, prepare.lowercase) == ("none", False) and not side.before:
-        return _marian(request, side, model)
+        doubt = f". Doubtful: {error}"  # words of the dictionary may stay whole, so that the codes have little to do
+    prepare = _prepared(request, side)
+    if [step["step"] for step in prepare.steps] == ["sentencepiece"] and not side.before:
+        return _marian(request, side, prepare)
     try:
-        # each side has the vocabulary that is its dictionary
-        only_known = codes is not None and codes_vocabulary(codes) is not None
-        segment = Segmenter(side.symbols, prepare, None if codes is None else codes_text(codes), model, only_known)
+        prepare("")
     except ImportError as error:
         raise OptionError(f"{error}, or say how text is prepared by --preparation") from error
-    text = _user_text(request, side, ("raw", "bpe" if model is None else "sentencepiece"))
+    text = _user_text(request, side, ("raw",))
+    content = prepare.content
     files: dict[str, str | bytes] = {"vocab.txt": "".join(f"{symbol}\n" for symbol in side.symbols)}
-    if codes is not None:
-        files["bpe.codes"] = codes_text(codes)
-        if text[1] == "bpe":
-            _check_segmented(request, text[0], segment)
-    if model is not None:
-        files["spiece.model"] = Path(model).read_bytes()
-    files |= code_files("interop.remote.tokenization_tupe", "vocab.preparation")
-    files["tokenizer_config.json"] = _config(side, "TupeTokenizer", prepare, only_known)
-    kind = "subwords of subword-nmt" if codes else "subwords of sentencepiece" if model else "words"
-    needs = PREPARATIONS[prepare.preparation]
-    why = f"{kind}, in Python{needs}. Raw text is prepared ({prepare}); text in subwords stays as it is{doubt}"
-    made_up = _made_up(side.symbols, segment.join) + _made_up(side.symbols, " ".join)
-    return Tokenizer(files, why, side, lambda line: " ".join(segment(line)), made_up, text)
+    files |= {name: content[option] for option, name in _FILES.items() if content.get(option) is not None}
+    files |= code_files("interop.remote.tokenization_tupe", "vocab.steps", "vocab.cleaning")
+    files["tokenizer_config.json"] = _config(side, "TupeTokenizer", prepare)
+    needs = sorted({library for step in prepare.steps for library in STEPS[step["step"]].needs})
+    described = ", ".join(STEPS[step["step"]].help for step in prepare.steps) or "words between spaces"
+    why = f"raw text ({described}), in Python{f' (needs {chr(32).join(needs)})' if needs else ''}{doubt}"
+    made_up = _made_up(side.symbols, prepare.text) + _made_up(side.symbols, " ".join)
+    return Tokenizer(files, why, side, lambda line: " ".join(prepare(line, mask=True)), made_up, text)
 
 
 def _language(request: ExportRequest, side: Side) -> str:
@@ -283,27 +308,14 @@ def _language(request: ExportRequest, side: Side) -> str:
         return "en"
 
 
-def _check_segmented(request: ExportRequest, lines: Sequence[str], segment: Segmenter) -> None:
-    """Raise DataError if the words of text in subwords would be segmented otherwise."""
-    words = [segment.join(line.split()).split() for line in lines]
-    again = [[piece for word in of_line for piece in segment.subwords(word)] for of_line in words]
-    others = [line for line, pieces in zip(lines, again) if line.split() != pieces]
-    if others:
-        raise DataError(
-            f"{_TEXT} {request.verify_text}: {counted(len(others), 'line')} of {len(lines):,} ({others[0][:60]!r}) "
-            f"segmented otherwise by --bpe-codes {request.bpe_codes}: give the codes of this text, or leave {_TEXT} out"
-        )
-
-
-def _marian(request: ExportRequest, side: Side, path: str) -> Tokenizer:
+def _marian(request: ExportRequest, side: Side, prepare: Preparation) -> Tokenizer:
     """Return transformers' MarianTokenizer, which wants the model twice: for a source and for a target."""
-    model = load_sentencepiece(path, "--sentencepiece-model")
-    files: dict[str, str | bytes] = dict.fromkeys(("source.spm", "target.spm"), Path(path).read_bytes())
+    files: dict[str, str | bytes] = dict.fromkeys(("source.spm", "target.spm"), prepare.content["model"])
     files["vocab.json"] = json.dumps(dict(side.dictionary.indices))
     files["tokenizer_config.json"] = _config(side, "MarianTokenizer")
-    made_up, text = _made_up(side.symbols, model.decode_pieces), _user_text(request, side, ("raw",))
+    made_up, text = _made_up(side.symbols, prepare.text), _user_text(request, side, ("raw",))
     why = "subwords of sentencepiece, of raw text"
-    return Tokenizer(files, why, side, lambda line: " ".join(model.encode(line, out_type=str)), made_up, text)
+    return Tokenizer(files, why, side, lambda line: " ".join(prepare(line)), made_up, text)
 
 
 def _gpt2(request: ExportRequest, side: Side) -> Tokenizer:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.checkpoints.build import UNKNOWN_LANGUAGES, Builder, Texts, languages_of
+from embinit_fairseq.checkpoints.preparations import find_preparation
 from embinit_fairseq.checkpoints.reading import check_dictionary, load_model_checkpoint, options_of, updates_of
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
 from embinit_fairseq.interop.architectures import ARCHITECTURES, Architecture
 from embinit_fairseq.vocab.dictionary import read_dictionary
+from embinit_fairseq.vocab.preparation_record import Recorded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,6 +35,7 @@ class Side:
         longest: its positions.
         before, between: ids in front of a sentence and of the second sentence of a pair; `</s>` ends both.
         language: None except for translation.
+        recorded: how its text was prepared, None if there is no record.
     """
 
     path: str
@@ -41,6 +44,7 @@ class Side:
     before: list[int]
     between: list[int]
     language: str | None = None
+    recorded: Recorded | None = None
 
     @functools.cached_property
     def symbols(self) -> list[str]:
@@ -194,7 +198,11 @@ def open_trained(
         read_dictionary(path, flag)  # names the line that is wrong
     texts = [Path(path).read_bytes().decode("utf-8") for path in paths.values()]
     model, task = load(checkpoint, state, languages, Texts(texts[0], texts[-1]))
-    source, target = _sides(model, task, languages, list(paths.values()), options)
+    source, target = (
+        None if side is None else dataclasses.replace(side, recorded=find_preparation(side.path, state))
+        for side in _sides(model, task, languages, list(paths.values()), options)
+    )
+    assert source is not None
     slots = {"encoder": source.symbols, **({} if target is None else {"decoder": target.symbols})}
     check_dictionary(state, checkpoint, " and ".join(f"{flag} {path}" for flag, path in paths.items()), slots)
     head = _choose_head(checkpoint, _heads(model), head)

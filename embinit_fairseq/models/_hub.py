@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,9 +12,11 @@ from fairseq import hub_utils, utils
 from fairseq.data import encoders
 from torch import Tensor, nn
 
+from embinit_fairseq.checkpoints.preparations import find_preparation, stated_steps, unknown_preparation
 from embinit_fairseq.errors import CheckpointError, DataError
-from embinit_fairseq.vocab.codes import codes_text, codes_vocabulary
-from embinit_fairseq.vocab.preparation import MASK, Preparation, Segmenter
+from embinit_fairseq.vocab.cleaning import MASK
+from embinit_fairseq.vocab.preparation_record import contents
+from embinit_fairseq.vocab.steps import Preparation
 
 
 def load_trained(
@@ -63,8 +66,10 @@ def load_hub(
 
     Args:
         data_name_or_path: the folder of the dictionaries.
-        preparation, lowercase, lang: the preparation of raw text (`vocab/preparation.py`). Without these and without
-            `bpe_codes` text is taken as finished words, with `bpe_codes` it is prepared as the dictionary shows.
+        preparation: the steps from raw text to symbols, such as "lowercase,moses,bpe" (`vocab/steps.py`); "none": text
+            has finished words or subwords. Without it `preparation.json` next to the dictionary or in the checkpoint
+            says it, or fairseq's options tokenizer and bpe; without any of them text has finished words.
+        lowercase, lang: with `preparation`: whether text is lower-cased, and its language.
         kwargs: override options of the checkpoint, such as bpe_codes="bpe.codes". Options that decide the meaning of
             its weights are refused.
     """
@@ -78,23 +83,47 @@ def load_hub(
     return TupeHub(cfg, task, models[0], **how)
 
 
-def _segmenter(cfg: Any, task: Any, how: dict[str, Any]) -> Segmenter | _FairseqsSegmenter:
-    """Return a segmenter that works as an exported tokenizer. how: preparation, lowercase and lang of `load_hub`."""
+def _preparation(cfg: Any, task: Any, how: Mapping[str, Any], side: int = 0) -> Preparation | _FairseqsSegmenter:
+    """Return what prepares the text of a side (0: source, 1: target).
+
+    The user's words come first, then the record of the preparation, then fairseq's options `tokenizer` and `bpe`.
+
+    Args:
+        cfg, task: of the loaded checkpoint.
+        how: preparation, lowercase and lang of `load_hub`, and bpe_codes, sentencepiece_model.
+        side: whose text.
+    """
+    dictionary = task.target_dictionary if side else task.source_dictionary
+    path, lang = _dictionary_files(task)[side], how["lang"] or _languages(task)[side]
+    files = {"codes": getattr(cfg.bpe, "bpe_codes", None), "model": getattr(cfg.bpe, "sentencepiece_model", None)}
+    given = {option: str(file) for option, file in files.items() if file is not None}
+    recorded = None if path is None else find_preparation(path, {"args": cfg, "cfg": cfg})
+    if how["preparation"] is not None:
+        steps = stated_steps(how["preparation"], lang, how["lowercase"], given, "preparation")
+        return Preparation(steps, contents(given, dictionary.symbols))
+    if recorded is not None:
+        return recorded.preparation(dictionary.symbols, given)
     bpe, tokenizer = (getattr(node, "_name", None) for node in (cfg.bpe, cfg.tokenizer))
-    if bpe not in (None, "subword_nmt", "sentencepiece") or tokenizer not in (None, "moses"):
-        return _FairseqsSegmenter(cfg)
-    symbols, prepare = task.source_dictionary.symbols, Preparation()
-    if bpe or tokenizer or any(value is not None for value in how.values()):
-        source_lang = getattr(getattr(task, "cfg", None), "source_lang", None)
-        default = "none" if bpe == "sentencepiece" else None
-        name, lang = how.get("preparation") or default, how.get("lang") or source_lang
-        prepare = Preparation.of(symbols, name, how.get("lowercase"), lang, translation=source_lang is not None)
-        if tokenizer == "moses" and prepare.preparation == "none":
-            prepare = dataclasses.replace(prepare, preparation="moses")
-    codes, model = getattr(cfg.bpe, "bpe_codes", None), getattr(cfg.bpe, "sentencepiece_model", None)
-    if codes is None:
-        return Segmenter(symbols, prepare, None, model)
-    return Segmenter(symbols, prepare, codes_text(codes, "bpe_codes"), model, codes_vocabulary(codes) is not None)
+    if bpe is None and tokenizer is None and how["lowercase"] is None:
+        return Preparation()
+    if bpe in ("subword_nmt", None) and tokenizer is None:
+        what, is_translation = ("bpe_codes" if bpe else "lowercase"), _languages(task)[0] is not None
+        raise unknown_preparation(what, "preparation", dictionary.symbols, is_translation)
+    return _FairseqsSegmenter(cfg)
+
+
+def _languages(task: Any) -> tuple[str | None, str | None]:
+    options = getattr(task, "cfg", None) or getattr(task, "args", None)
+    return getattr(options, "source_lang", None), getattr(options, "target_lang", None)
+
+
+def _dictionary_files(task: Any) -> tuple[Path | None, Path | None]:
+    """Return the dict.txt of the source and of the target, as far as they are where the task says."""
+    options = getattr(task, "cfg", None) or getattr(task, "args", None)
+    folder = Path(str(getattr(options, "data", "")).split(os.pathsep)[0])
+    names = [["dict.txt", "input0/dict.txt"] if lang is None else [f"dict.{lang}.txt"] for lang in _languages(task)]
+    source, target = (next((folder / name for name in own if (folder / name).is_file()), None) for own in names)
+    return source, target
 
 
 class _FairseqsSegmenter:
@@ -103,14 +132,14 @@ class _FairseqsSegmenter:
     def __init__(self, cfg: Any) -> None:
         self._tokenizer, self._bpe = encoders.build_tokenizer(cfg.tokenizer), encoders.build_bpe(cfg.bpe)
 
-    def __call__(self, text: str) -> list[str]:
+    def __call__(self, text: str, mask: bool = True) -> list[str]:
         """Return the symbols of a text."""
         text = text if self._tokenizer is None else self._tokenizer.encode(text)
         *parts, last = text.split(MASK)
         parts = [*map(str.rstrip, parts), last]
         return f" {MASK} ".join(parts if self._bpe is None else map(self._bpe.encode, parts)).split()
 
-    def join(self, symbols: list[str]) -> str:
+    def words(self, symbols: Sequence[str]) -> str:
         """Return the text of symbols."""
         text = " ".join(symbols) if self._bpe is None else self._bpe.decode(" ".join(symbols))
         return text if self._tokenizer is None else self._tokenizer.decode(text)
@@ -122,11 +151,18 @@ class TranslationHub(hub_utils.GeneratorHubInterface):
     def __init__(self, cfg: Any, task: Any, models: list[Any], **how: Any) -> None:
         """Wrap the models. how: preparation, lowercase and lang, see `load_hub`."""
         super().__init__(cfg, task, models)
-        self.segment = _segmenter(cfg, task, how)
+        self.prepare = _preparation(cfg, task, how)
+        self._back = _preparation(cfg, task, {**how, "lang": None}, side=1)
 
     def encode(self, sentence: str) -> Tensor:
-        """Return the ids (src_len,) of raw text, or of text in subwords."""
-        return self.binarize(" ".join(self.segment(sentence)))
+        """Return the ids (src_len,) of raw text."""
+        return self.binarize(" ".join(self.prepare(sentence)))
+
+    def decode(self, tokens: Tensor) -> str:
+        """Return the text of the ids (tgt_len,) of a translation, put together as its words were taken apart."""
+        if not isinstance(self._back, Preparation):
+            return super().decode(tokens)
+        return self._back.text(self.string(tokens).split())
 
 
 class TupeHub(nn.Module):
@@ -140,7 +176,7 @@ class TupeHub(nn.Module):
         super().__init__()
         self.cfg, self.task, self.model = cfg, task, model
         self.eval()
-        self.segment = _segmenter(cfg, task, how)
+        self.prepare = _preparation(cfg, task, how)
 
     @property
     def device(self) -> torch.device:
@@ -149,14 +185,14 @@ class TupeHub(nn.Module):
 
     def encode(self, sentence: str, *others: str) -> Tensor:
         """Return token ids (src_len,): `<s> a </s>`, or for a pair `<s> a </s> </s> b </s>`."""
-        symbols = self.segment(sentence)
+        symbols = self.prepare(sentence, mask=True)
         for other in others:
-            symbols = [*symbols, "</s>", "</s>", *self.segment(other)]
+            symbols = [*symbols, "</s>", "</s>", *self.prepare(other, mask=True)]
         return self._ids(symbols)
 
     def decode(self, tokens: Tensor) -> str:
         """Return the text of token ids (src_len,), without the special symbols at both ends."""
-        return self.segment.join(self.task.source_dictionary.string(tokens).split())
+        return self.prepare.words(self.task.source_dictionary.string(tokens).split())
 
     def extract_features(self, tokens: Tensor, return_all_hiddens: bool = False) -> Tensor | list[Tensor]:
         """Return features (batch, src_len, C), or all hidden states, of tokens (src_len,) or (batch, src_len).
@@ -182,7 +218,7 @@ class TupeHub(nn.Module):
     @torch.no_grad()
     def fill_mask(self, masked_input: str, topk: int = 5) -> list[tuple[str, float, str]]:
         """Return the `topk` best (text, probability, token) for a text with one `<mask>`, best first."""
-        symbols = self.segment(masked_input)
+        symbols = self.prepare(masked_input, mask=True)
         if symbols.count(MASK) != 1:
             raise DataError(f"fill_mask needs one <mask>, as in 'a <mask> in the grass'; got: {masked_input!r}")
         dictionary, at = self.task.source_dictionary, symbols.index(MASK)
@@ -191,7 +227,7 @@ class TupeHub(nn.Module):
         best, ids = logits[0, 1 + at].float().softmax(-1).topk(topk)
         results = []
         for probability, index in zip(best.tolist(), ids.tolist()):
-            text = self.segment.join([*symbols[:at], dictionary[index], *symbols[at + 1 :]])
+            text = self.prepare.words([*symbols[:at], dictionary[index], *symbols[at + 1 :]])
             results.append((text, probability, dictionary[index]))
         return results
 

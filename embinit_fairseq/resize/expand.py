@@ -23,20 +23,20 @@ from embinit_fairseq.init.strategies import check_seed
 from embinit_fairseq.io import read_lines, sha256
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.distill import Distillation, Progress, Saved, distill
+from embinit_fairseq.resize.prepared import carry_preparation, old_preparation, old_segmentation
 from embinit_fairseq.resize.segmentation import write_segmentation
 from embinit_fairseq.resize.source import Request, Source, open_source
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler
+from embinit_fairseq.vocab.preparation_record import FILE
 from embinit_fairseq.vocab.segmentation import (
     SEGMENTATION_FILES,
     Segmentation,
-    check_segmentation,
-    read_segmentation,
     text_symbols,
 )
 from embinit_fairseq.vocab.tokens import PREFIX, detect_style
 
 #: patterns of the files in the output folder, the record first
-FILES = ("expansion.json", *CHECKPOINT_FILES, "verify.json", "verify.png", *SEGMENTATION_FILES)
+FILES = ("expansion.json", *CHECKPOINT_FILES, "verify.json", "verify.png", FILE, *SEGMENTATION_FILES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +50,7 @@ class ExpandRequest(Request):
     average_over: str = "all"
     bpe_codes: str | None = None
     sentencepiece_model: str | None = None
+    preparation: str | None = None
     segment_text: tuple[str, ...] = ()
     distill_text: tuple[str, ...] = ()
     distill_sentences: int | None = None
@@ -91,9 +92,11 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
     # 1. The old model, the new words, and whether the segmentation can make both
     source = open_source(request, keep_optimizer=not request.reset_optimizer)
     words = read_words(request.words, set(source.symbols))
-    segmentation = read_segmentation(request.bpe_codes, request.sentencepiece_model, symbols=set(source.symbols))
+    recorded = old_preparation(source, request.preparation, request.bpe_codes, request.sentencepiece_model)
+    segmentation = old_segmentation(source, recorded, request.bpe_codes, request.sentencepiece_model)
+    if segmentation is None and request.segment_text:
+        raise OptionError("--segment-text: it needs the text's segmentation; give --bpe-codes or --sentencepiece-model")
     if segmentation is not None:
-        check_segmentation(segmentation, source.vocabulary, request.dictionary)
         check_words(request.words, words, segmentation)
     # 2. A row for every new word
     change = place_words(source, [word.text for word in words])
@@ -107,11 +110,12 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
     with resized(source, change, request, inputs, FILES, functools.partial(new_rows, recipe)) as (folder, record):
         expansion = Expansion(source, change, recipe)
         record |= {**_record(expansion, words, subwords), "distill": distilled}
+        new, texts = [word.text for word in words], request.segment_text
         if segmentation is not None:
-            texts, symbols = request.segment_text, text_symbols(source.vocabulary)
-            new = [word.text for word in words]
+            symbols = text_symbols(source.vocabulary)
             record["segmentation"] = write_segmentation(segmentation, new, symbols, texts, folder, request.output)
             record["files"] += record["segmentation"]["files"]
+        carry_preparation(source, recorded, segmentation, folder, record, new)
         yield expansion, folder, record
     if saved is not None:
         saved.path.unlink(missing_ok=True)
@@ -139,8 +143,6 @@ def _check_options(request: ExpandRequest) -> None:
             raise OptionError(f"--distill-{name}: --method {request.method} trains nothing; leave it out")
         if name != "text" and not 0 < value < 1e10:
             raise OptionError(f"--distill-{name} {value:g}: expected a number above 0")
-    if request.segment_text and request.bpe_codes is None and request.sentencepiece_model is None:
-        raise OptionError("--segment-text: it needs the text's segmentation; give --bpe-codes or --sentencepiece-model")
 
 
 # ---- The list of new words ------------------------------------------------------------------------------------------

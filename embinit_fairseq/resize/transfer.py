@@ -34,14 +34,16 @@ from embinit_fairseq.init.transfer import (
     transferred_rows,
 )
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
+from embinit_fairseq.resize.prepared import carry_preparation
 from embinit_fairseq.resize.source import Request, Source, open_source
 from embinit_fairseq.vectors.open import SourceSpec, parse_source
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
+from embinit_fairseq.vocab.preparation_record import FILE, read_preparation
 from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
 from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, Token
 
 #: patterns of the files in the output folder, the record first
-FILES = ("transfer.json", *CHECKPOINT_FILES)
+FILES = ("transfer.json", *CHECKPOINT_FILES, FILE)
 _EXAMPLES, _PARTS = 8, 5  #: in the record: words of each kind, and old words of one
 
 
@@ -121,6 +123,8 @@ def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dic
     with resized(source, change, request, inputs, FILES, make_rows, remedy) as (folder, record):
         transfer = Transfer(source, old, new, weights, change)
         record |= _record(transfer, request)
+        if (recorded := read_preparation(request.new_dict)) is not None:
+            carry_preparation(source, recorded, None, folder, record)
         yield transfer, folder, record
 
 

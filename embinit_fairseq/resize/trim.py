@@ -19,21 +19,21 @@ import numpy as np
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.io import read_lines
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
+from embinit_fairseq.resize.prepared import carry_preparation, old_preparation, old_segmentation
 from embinit_fairseq.resize.segmentation import symbols_that_spell, write_restricted
 from embinit_fairseq.resize.source import Request, Source, open_source
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler, parse_line
+from embinit_fairseq.vocab.preparation_record import FILE
 from embinit_fairseq.vocab.segmentation import (
     SEGMENTATION_FILES,
     Segmentation,
-    check_segmentation,
-    read_segmentation,
     text_symbols,
 )
 from embinit_fairseq.vocab.text import check_tokens, count_tokens
 from embinit_fairseq.vocab.tokens import detect_style
 
 #: patterns of the files in the output folder, the record first
-FILES = ("trim.json", *CHECKPOINT_FILES, *SEGMENTATION_FILES)
+FILES = ("trim.json", *CHECKPOINT_FILES, FILE, *SEGMENTATION_FILES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,7 @@ class TrimRequest(Request):
     min_count: int | None = None
     bpe_codes: str | None = None
     sentencepiece_model: str | None = None
+    preparation: str | None = None
     reset_optimizer: bool = False
 
 
@@ -60,9 +61,8 @@ def trimming(request: TrimRequest) -> Iterator[tuple[Source, Change, Path, dict[
     inputs = request.check(FILES, ("keep", "keep_text", "bpe_codes", "sentencepiece_model"))
     # 1. The old model, and the segmentation of its text
     source = open_source(request, keep_optimizer=not request.reset_optimizer)
-    segmentation = read_segmentation(request.bpe_codes, request.sentencepiece_model, symbols=set(source.symbols))
-    if segmentation is not None:
-        check_segmentation(segmentation, source.vocabulary, request.dictionary)
+    recorded = old_preparation(source, request.preparation, request.bpe_codes, request.sentencepiece_model)
+    segmentation = old_segmentation(source, recorded, request.bpe_codes, request.sentencepiece_model)
     # 2. The words that stay
     rows, shares, spelling = kept_rows(source.vocabulary, len(source.symbols), request, segmentation)
     lines = source.lines
@@ -89,6 +89,7 @@ def trimming(request: TrimRequest) -> Iterator[tuple[Source, Change, Path, dict[
             written = write_restricted(segmentation, symbols, kept, request.keep_text, folder, request.output)
             record["segmentation"] = {**written, "kept_to_spell": spelling}
             record["files"] += written["files"]
+        carry_preparation(source, recorded, segmentation, folder, record)
         yield source, change, folder, record
 
 

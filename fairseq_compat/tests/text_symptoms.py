@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -154,6 +155,34 @@ def bpe_vocabularies(folder: Path) -> None:
         encoders.build_bpe(config)
     (folder / "codes.vocabulary").unlink()
     assert encoders.build_bpe(config).encode("abc") == "abc"
+    (folder / "glossary.txt").write_text("^(?:abb|d\\.)$\n")
+    assert encoders.build_bpe(config).encode("abb abbb d. xd.") == "abb ab@@ b@@ b d. x@@ d@@ ."
+    (folder / "glossary.txt").write_text("abb\n")
+    with refused("glossary.txt", "another folder"):
+        encoders.build_bpe(config)
+
+
+@in_folder
+def text_pairs(folder: Path) -> None:
+    """Sides of other lengths are refused before anything is written; a record goes with its dictionary."""
+    for lang, text in (("de", "a\nb"), ("en", "a\nb\n")):
+        (folder / f"train.{lang}").write_text(text)
+        (folder / "old").mkdir(exist_ok=True)
+        (folder / "old" / f"dict.{lang}.txt").write_text("a 1\nb 1\n")
+    entry = {"steps": [{"step": "bpe"}], "files": {"codes": {"path": "../codes", "sha256": "0"}}}
+    record = {"preparation": 1, "dictionaries": {"dict.de.txt": entry}}
+    (folder / "old" / "preparation.json").write_text(json.dumps(record))
+    words = ["-s", "de", "-t", "en", "--trainpref", str(folder / "train"), "--workers", "1"]
+    words += ["--srcdict", str(folder / "old" / "dict.de.txt"), "--destdir", str(folder / "new" / "bin")]
+    args = options.get_preprocessing_parser().parse_args(words)
+    preprocess.main(args)
+    moved = json.loads((folder / "new" / "bin" / "preparation.json").read_text())
+    assert moved["dictionaries"]["dict.de.txt"]["files"]["codes"]["path"] == "../../codes", moved
+    (folder / "train.en").write_text("a\nb\nc\n")
+    args.destdir = str(folder / "none")
+    with refused("train.de has 2 lines", "train.en 3"):
+        preprocess.main(args)
+    assert not (folder / "none").exists()
 
 
 def composed(*arguments: str):

@@ -91,5 +91,8 @@ if [[ ! -e $out/bin ]]; then
     --trainpref "$out/text/train" --validpref "$out/text/valid" --testpref "$out/text/test" \
     --thresholdsrc "$MIN_COUNT" --thresholdtgt "$MIN_COUNT" >"$out/preprocess.log" 2>&1 ||
     die "fairseq-preprocess failed; see $out/preprocess.log"
+  tokens record --kind "$TOKENS" --model "$model" --folder "$out/bin.part" --made-by scripts/multi30k/prepare.sh \
+    --dict dict.de.txt dict.en.txt --langs de en \
+    --raw "$out"/corpus/raw/valid.{de,en} --prepared "$out"/text/valid.{de,en}
   mv "$out/bin.part" "$out/bin"
 fi

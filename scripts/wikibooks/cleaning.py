@@ -2,7 +2,7 @@
 
 work/raw/*/00000.txt -> work/clean/00000/{train.txt,valid.txt,words.txt,stats.json}
 
-`embinit_fairseq/vocab/preparation.py` cleans a line; it also prepares the text that a trained model is given.
+The steps of `embinit_fairseq/vocab/steps.py` clean a line; they also prepare the text that a trained model is given.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from wikibooks.split import MAX_CHARS, PASSAGE_LINES, passages_of
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import whole_folder
-from embinit_fairseq.vocab.preparation import SYMBOLS, UNKNOWN, Cleaner
+from embinit_fairseq.vocab.cleaning import SYMBOLS, UNKNOWN
+from embinit_fairseq.vocab.preparation_options import parse_steps
+from embinit_fairseq.vocab.steps import Preparation
 
 MIN_CHARS = 20
 Sentences = list[list[str]]
@@ -44,10 +46,15 @@ def clean_tasks(work: Path, unit: str, valid_every: int) -> list[Task]:
     return tasks
 
 
+def cleaner() -> Preparation:
+    """Return the preparation of a line, without its subwords; spaCy remembers every word that it has seen."""
+    return Preparation(parse_steps("wikibooks"))
+
+
 def check_libraries(unit: str) -> None:
     """Raise OptionError if a library of the cleaner, or of near duplicates, is missing."""
     try:
-        Cleaner()
+        cleaner()("")
     except ImportError as error:
         raise OptionError(str(error)) from None
     if unit == "near" and importlib.util.find_spec("datatrove") is None:
@@ -65,7 +72,7 @@ def clean_shard(text: Path, duplicates: Path | None, output: Path, passage: int,
         valid_every: every N-th passage is for validation.
         unit: what duplicates are, lines, documents or none.
     """
-    cleaner = Cleaner()
+    prepare = cleaner()
     repeated = set(np.load(duplicates)[1].tolist()) if duplicates else set()
     with whole_folder(output, option="") as folder:
         writer = ShardWriter(folder)
@@ -75,7 +82,7 @@ def clean_shard(text: Path, duplicates: Path | None, output: Path, passage: int,
             for split, group in parts(lines, passage, valid_every):
                 texts = [line.decode("utf-8", "ignore") for line in group]
                 writer.stats["lines_not_utf8"] += sum(len(t.encode()) != len(g) for t, g in zip(texts, group))
-                writer.add(split, [sentence for text in texts for sentence in cleaner(text)])
+                writer.add(split, [sentence for text in texts for sentence in prepare.sentences(text)])
             passage += passages_of(size)
         writer.close()
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from shards.tasks import Executor, Step, Task, finished_shards, once, shard_file
 
 from embinit_fairseq.errors import OptionError, one_line
 from embinit_fairseq.io import read_json, write_json
-from embinit_fairseq.vocab.preparation import SYMBOLS
+from embinit_fairseq.vocab.cleaning import SYMBOLS
+from embinit_fairseq.vocab.preparation_options import parse_steps
+from embinit_fairseq.vocab.preparation_record import record_preparation
 
 SPLITS = ("train", "valid")
 
@@ -73,7 +76,7 @@ def steps(args: argparse.Namespace) -> list[Step]:
         ),
         Step("binarising", partial(binary_tasks, work)),
         Step("joining", partial(join_tasks, work, output / "bin", args.part_gb * 1e9)),
-        once("report", output / "report.json", report, work, output / "report.json"),
+        once("report", output / "report.json", report, work, codes, output / "report.json"),
     ]
 
 
@@ -101,11 +104,33 @@ def join_tasks(work: Path, output: Path, part_bytes: float) -> list[Task]:
     )
 
 
-def report(work: Path, output: Path) -> None:
-    """Write the sums of all shards, and the numbers of symbols in the dictionary and of parts."""
+def report(work: Path, codes: Path, output: Path) -> None:
+    """Write the sums of all shards with the numbers of symbols and of parts; into each part, how text was prepared."""
     with open(work / "dict.txt", encoding="utf-8") as lines:
-        numbers = {"dictionary": sum(1 for _ in lines), "parts": len(list(output.parent.glob("bin*/dict.txt")))}
-    write_json(output, sum_up(work) | numbers)
+        dictionary = sum(1 for _ in lines)
+    parts = sorted(path.parent for path in output.parent.glob("bin*/dict.txt"))
+    for part in parts:
+        record_preparation(
+            part,
+            {"dict.txt": parse_steps("wikibooks,bpe")},
+            {"codes": codes},
+            {"dict.txt": prepared_lines(work, codes)},
+            "scripts/wikibooks/prepare.sh",
+        )
+    write_json(output, sum_up(work) | {"dictionary": dictionary, "parts": len(parts)})
+
+
+def prepared_lines(work: Path, codes: Path) -> list[tuple[str, str]]:
+    """Return a few raw lines with their symbols as the steps `cleaning` and `encoding` make them."""
+    from wikibooks.cleaning import cleaner
+    from wikibooks.duplicates import read_documents
+    from wikibooks.encode import Encoder
+
+    first = min((work / "raw").glob("*/*.txt"))
+    documents = islice(read_documents(first), 20)
+    raw = [line.decode("utf-8", "ignore") for document in documents for line in document][:20]
+    prepare, encode = cleaner(), Encoder(codes, None)
+    return [(line, " ".join(encode(word) for words in prepare.sentences(line) for word in words)) for line in raw]
 
 
 def sum_up(work: Path) -> dict[str, Any]:

@@ -64,7 +64,10 @@ def steps(args: argparse.Namespace) -> list[Step]:
         once("dictionary", dictionary, binary.write_dictionary, counts.merged_file(symbols), dictionary, None),
         Step("binarising", partial(binary_tasks, work, args.pair, args.valid_every)),
         Step("joining", partial(join_tasks, work, args.pair, output / "bin", args.part_gb * 1e9)),
-        once("report", output / "report.json", report.write_report, work, dictionary, output / "report.json"),
+        once(
+            *("report", output / "report.json", report.write_report, work, dictionary, output / "report.json"),
+            *(args.pair, args.tokens, model),
+        ),
     ]
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import html
 from collections import Counter
 from pathlib import Path
 
 from wmt14.clean import SPLITS
 
-from embinit_fairseq.io import read_json, write_json
+from embinit_fairseq.io import read_json, read_lines, write_json
+from embinit_fairseq.vocab.preparation_options import parse_steps
+from embinit_fairseq.vocab.preparation_record import record_preparation
 
 _REASONS = {
     "too_many_characters": "more than 5,000 characters",
@@ -34,11 +37,32 @@ def collect(work: Path, dictionary: Path) -> dict:
     return sums
 
 
-def write_report(work: Path, dictionary: Path, output: Path) -> None:
-    """Write what `collect` returns, and the number of parts."""
-    write_json(
-        output, {**collect(work, dictionary), "parts": len({path.parent for path in output.parent.glob("bin*/dict.*")})}
-    )
+#: kind of the pieces -> the steps from raw text, as `--preparation` has them
+STEPS = {"subword_nmt": "normalised,moses:no-escape:dashes,bpe", "sentencepiece": "normalised,sentencepiece"}
+
+
+def write_report(work: Path, dictionary: Path, output: Path, pair: str, tokens: str, model: Path) -> None:
+    """Write what `collect` returns, with the number of parts, and into each part how its text was prepared.
+
+    Args:
+        work, dictionary, output: paths; output: the report.
+        pair: source and target, as en-de.
+        tokens: kind of `model`.
+        model: merges of BPE or sentencepiece model.
+    """
+    parts = sorted({path.parent for path in output.parent.glob("bin*/dict.*")})
+    steps, pairs = {}, {}
+    for lang in pair.split("-"):
+        name = f"dict.{lang}.txt"
+        steps[name] = parse_steps(STEPS[tokens], lang)
+        raw, pieces = (
+            [line for _, line in read_lines(folder / f"test.{lang}")] for folder in (output.parent, work / "test")
+        )
+        pairs[name] = list(zip(map(html.unescape, raw), pieces))
+    files = {"model" if tokens == "sentencepiece" else "codes": model}
+    for part in parts:
+        record_preparation(part, steps, files, pairs, "scripts/wmt14/prepare.sh")
+    write_json(output, {**collect(work, dictionary), "parts": len(parts)})
 
 
 def sentences(sums: dict) -> list[str]:

@@ -22,6 +22,10 @@ from wikibooks import cleaning, synthetic
 from wikibooks.encode import Encoder
 from wikibooks.split import PASSAGE_LINES
 
+from embinit_fairseq.vocab.dictionary import read_dictionary
+from embinit_fairseq.vocab.preparation_options import written
+from embinit_fairseq.vocab.preparation_record import read_preparation
+
 pytestmark = TRAINS
 PREPARE, RUN = "wikibooks/prepare.sh", "wikibooks/run.sh"
 EVERY = 7
@@ -60,7 +64,7 @@ def joined(folder: Path, name: str) -> str:
 
 
 def test_the_text_is_that_of_a_plain_loop(corpus: Path, prepared: Path) -> None:
-    cleaner, seen, passage = cleaning.Cleaner(), set(), 0
+    sentences_of, seen, passage = cleaning.cleaner().sentences, set(), 0
     expected = {"train": "", "valid": ""}
     for document in corpus.read_text(encoding="utf-8").strip("\n").split("\n\n"):
         lines, before = document.split("\n"), ""
@@ -69,7 +73,7 @@ def test_the_text_is_that_of_a_plain_loop(corpus: Path, prepared: Path) -> None:
             sentences = []
             for line in lines[begin : begin + PASSAGE_LINES]:
                 key = " ".join(line.lower().split())
-                sentences += [] if key in seen else [" ".join(sentence) for sentence in cleaner(line)]
+                sentences += [] if key in seen else [" ".join(sentence) for sentence in sentences_of(line)]
                 seen.add(key)
             text = "\n".join(sentences) + "\n\n"
             # neighbouring passages of one document are one document, unless validation lies between them
@@ -84,6 +88,11 @@ def test_the_text_is_that_of_a_plain_loop(corpus: Path, prepared: Path) -> None:
     lines = [line for line in corpus.read_text(encoding="utf-8").split("\n") if line]
     assert report["clean"]["duplicate_lines"] == len(lines) - len(seen) > 5
     assert report["clean"]["<url>"] >= 2
+    recorded = read_preparation(prepared / "bin" / "dict.txt")
+    assert written(recorded.steps) == "cleaned,lowercase,moses:no-escape,bpe"
+    assert recorded.lines == {"tried": 20, "equal": 20}
+    prepare = recorded.preparation(read_dictionary(prepared / "bin" / "dict.txt").symbols)
+    assert prepare("Read notes.txt!")[-2:] == ["<file>", "!"]
 
 
 def test_data_are_what_fairseq_preprocess_makes_of_the_whole_text(prepared: Path, tmp_path: Path) -> None:

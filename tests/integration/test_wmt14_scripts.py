@@ -24,6 +24,9 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
+from embinit_fairseq.vocab.preparation_options import written
+from embinit_fairseq.vocab.preparation_record import read_preparation
+
 pytestmark = TRAINS
 PREPARE, TRAIN, GENERATE = (f"wmt14/{name}.sh" for name in ("prepare", "train", "generate"))
 LANGS = ("en", "de")
@@ -123,6 +126,9 @@ def test_the_text_is_that_of_a_plain_loop(prepared: Path, sentences: dict) -> No
     assert sum(n for key, n in report["encoded"].items() if key.endswith(("ratio", "empty"))) == left_out > 10
     assert report["encoded"]["train_empty"] == 1
     assert report["corpora"] == {"europarl": 110, "commoncrawl": 70, "news-v9": 56}
+    recorded = read_preparation(prepared / "bin" / "dict.de.txt")
+    assert written(recorded.steps) == "normalised,moses:no-escape:dashes,bpe"
+    assert recorded.lines["tried"] == recorded.lines["equal"] > 0
     for lang in LANGS:
         assert lines(prepared / f"test.{lang}") == sentences["test"][lang]
         pieces = lines(prepared / f"work/test/test.{lang}")

@@ -17,12 +17,14 @@ from hf_exports import opened_here as opened_here
 pytest.importorskip("transformers")
 from transformers import AutoTokenizer
 
+from embinit_fairseq.errors import OptionError
 from embinit_fairseq.interop import tokenizers
 from embinit_fairseq.interop.export import ExportRequest
 from embinit_fairseq.interop.trained import open_trained
 from embinit_fairseq.models.duo_transformer import DuoTransformerModel
 from embinit_fairseq.models.tupe import TupeModel
-from embinit_fairseq.vocab import preparation
+from embinit_fairseq.vocab.preparation_options import parse_steps
+from embinit_fairseq.vocab.preparation_record import record_preparation
 
 pytestmark = pytest.mark.usefixtures("opened_here")
 
@@ -83,83 +85,121 @@ RAW = ["The Man went to an Orange.", "the DOG's low, SLOW", "An or is on www.x.o
 CUT = ["the man went to an or@@ an@@ ge .", "the dog 's low , s@@ low", "an or is on <url> .", "h@@ e is on"]
 
 
+def record(checkpoint, steps, langs=("en",), **files):
+    """Write the record of a checkpoint's data: the steps of each dictionary."""
+    folder = checkpoint.folder / "data"
+    names = sorted(path.name for path in folder.glob("dict*.txt"))
+    steps = {name: parse_steps(steps, lang) for name, lang in zip(names, langs * len(names))}
+    record_preparation(folder, steps, files)
+
+
 @pytest.fixture
 def prepared(tmp_path):
-    """A checkpoint over WORDS, its codes, raw text and the same text in subwords."""
+    """A checkpoint over WORDS with the record of its text, its codes, raw text and the same text in subwords."""
     pytest.importorskip("sacremoses")
     pytest.importorskip("spacy")
     checkpoint = checkpoint_of(tmp_path / "c", words=WORDS)
     for name, lines in (("codes", [CODES]), ("raw", RAW), ("cut", CUT)):
         (checkpoint.folder / name).write_text("\n".join(lines))
+    record(checkpoint, "wikibooks,bpe", codes=checkpoint.folder / "codes")
     return checkpoint
 
 
-def test_raw_text_and_subwords_get_the_ids_of_the_training(prepared, tmp_path, capsys, monkeypatch):
-    codes = prepared.folder / "codes"
-    for name, form in (("raw", "raw text"), ("cut", "subwords")):
-        text = prepared.folder / name
-        assert export_hf(prepared, "--bpe-codes", codes, "--force", "--verify-text", text, "--json") == 0
-        record = json.loads(capsys.readouterr().out)
-        text = record["verified_text"]
-        assert (text["lines"], text["form"].startswith(form), text["unknown"]) == (4, True, 3 / 26)  # s@@ h@@ e
-        assert "4 lines of " + form in (prepared.output / "README.md").read_text()
-        assert "lower case" in record["tokenizer"]
+def test_raw_text_gets_the_ids_of_the_training(prepared, tmp_path, capsys, monkeypatch):
+    assert export_hf(prepared, "--verify-text", prepared.folder / "raw", "--json") == 0
+    summary = json.loads(capsys.readouterr().out)
+    text = summary["verified_text"]
+    assert (text["lines"], text["form"], text["unknown"]) == (4, "raw text", 3 / 26)  # s@@ h@@ e
+    assert "4 lines of raw text" in (prepared.output / "README.md").read_text()
+    assert "lower case" in summary["tokenizer"]
     tokenizer, dictionary = load(prepared.output), prepared.task.source_dictionary
     for raw, cut in zip(RAW, CUT):
-        assert tokenizer(raw)["input_ids"] == tokenizer(cut)["input_ids"] == ids_of(dictionary, cut, [0])
+        assert tokenizer(raw)["input_ids"] == ids_of(dictionary, cut, [0])
     assert tokenizer("low", "on")["input_ids"] == [0, 20, 2, 2, 11, 2]
     assert tokenizer("low", return_special_tokens_mask=True)["special_tokens_mask"] == [1, 0, 1]
-    assert tokenizer.decode(tokenizer(RAW[0]).input_ids, skip_special_tokens=True) == "the man went to an orange ."
+    assert tokenizer.decode(tokenizer(RAW[0]).input_ids, skip_special_tokens=True) == "the man went to an orange."
     tokenizer.save_pretrained(str(tmp_path / "again"))
     again = load(tmp_path / "again")
     assert [again(line)["input_ids"] for line in RAW] == [tokenizer(line)["input_ids"] for line in RAW]
-    assert preparation_of(tmp_path / "again") == ("wikibooks", True, "en")
+    assert steps_of(tmp_path / "again") == steps_of(prepared.output) == parse_steps("wikibooks,bpe")
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "scripts"))
-    for name in ("raw", "cut"):
-        files = ["--input", str(prepared.folder / name), "--output", str(tmp_path / "encoded")]
-        monkeypatch.setattr(sys, "argv", ["tokens.py", "encode", "--kind=wikibooks", f"--model={codes}", *files])
-        importlib.import_module("tokens").main()
-        assert (tmp_path / "encoded").read_text().splitlines() == CUT
-    hub = hub_of(prepared, bpe_codes=str(codes))
-    for text in ("The Man went to the <mask>.", "the man went to the <mask> ."):
-        assert hub.encode(text).tolist() == tokenizer("the man went to the <mask> .")["input_ids"]
+    files = ["--input", str(prepared.folder / "raw"), "--output", str(tmp_path / "encoded")]
+    codes = prepared.folder / "codes"
+    monkeypatch.setattr(sys, "argv", ["tokens.py", "encode", "--kind=wikibooks", f"--model={codes}", *files])
+    importlib.import_module("tokens").main()
+    assert (tmp_path / "encoded").read_text().splitlines() == CUT
+    for text in (*RAW, *NASTY):  # nothing depends on how a line looks
+        assert hub_of(prepared).encode(text).tolist() == tokenizer(text)["input_ids"], text
+    mask = [0, *(dictionary.index(symbol) for symbol in "the man went to the <mask> .".split()), 2]
+    assert hub_of(prepared).encode("The Man went to the <mask>.").tolist() == mask
+    assert tokenizer("The Man went to the <mask>.")["input_ids"] == mask
 
 
-def preparation_of(folder):
-    settings = json.loads((folder / "tokenizer_config.json").read_text())["preparation"]
-    return settings["preparation"], settings["lowercase"], settings["lang"]
+#: raw lines that look as if they were segmented, tokenised, or symbols
+NASTY = (
+    "ab@@ cd",
+    "▁ein ▁Haus",
+    "...",
+    "<",
+    "R&amp;D",
+    "the man went to an or@@ ange",
+    "a </s> b <pad>",
+    "é e\u0301",
+    "",
+)
+
+
+def steps_of(folder):
+    return json.loads((folder / "tokenizer_config.json").read_text())["steps"]
 
 
 def hub_of(checkpoint, model=TupeModel, **options):
     return model.from_pretrained(str(checkpoint.folder), "c.pt", str(checkpoint.folder / "data"), **options)
 
 
-def test_options_say_how_raw_text_is_prepared(prepared, tmp_path):
+def test_a_new_symbol_does_not_change_how_text_is_prepared(prepared):
+    """One capital, sign or unsplit comma turned a guess for the whole dictionary; there is none any more."""
+    words = [*WORDS, "ℝ", "Queequeg", "yahoo!", "&amp;", "@-@", "whale,"]
+    checkpoint = checkpoint_of(prepared.folder.parent / "more", words=words)
+    record(checkpoint, "wikibooks,bpe", codes=prepared.folder / "codes")
+    for text in RAW:
+        assert hub_of(checkpoint).encode(text).tolist() == hub_of(prepared).encode(text).tolist()
+
+
+def test_what_the_user_says_comes_first(prepared, tmp_path):
     options = {"preparation": "moses", "lowercase": "no", "lang": "deu_Latn"}
-    write(open_trained(prepared.path), tmp_path / "out", bpe_codes=str(prepared.folder / "codes"), **options)
-    assert preparation_of(tmp_path / "out") == ("moses", False, "de")
+    codes = str(prepared.folder / "codes")
+    write(open_trained(prepared.path), tmp_path / "out", bpe_codes=codes, **options)
+    assert steps_of(tmp_path / "out") == [{"step": "moses", "lang": "de"}, {"step": "bpe"}]
     assert load(tmp_path / "out")("SLOW man.")["input_ids"] == [0, 3, 3, 3, 3, 6, 13, 2]
+    write(open_trained(prepared.path), tmp_path / "words", preparation="none")
+    assert load(tmp_path / "words")("or@@ an")["input_ids"] == [0, 16, 15, 2]
+    assert hub_of(prepared, preparation="none").encode("or@@ an").tolist() == [0, 16, 15, 2]
 
 
-def test_text_in_the_wrong_form_is_refused(prepared, tmp_path, capsys, monkeypatch):
+def test_text_whose_preparation_nobody_knows_is_refused(prepared, tmp_path, capsys, monkeypatch):
     folder, codes = prepared.folder, ("--bpe-codes", prepared.folder / "codes")
     (folder / "others").write_text(CODES.replace("g e</w>\n", ""))
-    (folder / "marked").write_text("▁the ▁man\n")
     for flags, parts in (
-        (["--verify-text", folder / "raw"], ("--verify-text", "--bpe-codes")),
-        ([*codes, "--verify-text", folder / "marked"], ("before segmentation",)),
-        (["--bpe-codes", folder / "others", "--verify-text", folder / "cut"], ("1 line of 4", "--bpe-codes")),
-        ([*codes, "--lang", "xq"], ("--lang", "xq")),
+        (["--verify-text", folder / "cut"], ("before segmentation",)),
+        (["--bpe-codes", folder / "others"], ("--bpe-codes", "give that one")),
+        (["--lang", "de"], ("--lang de", "--preparation")),
+        (["--preparation", "moses", *codes, "--lang", "xq"], ("--lang", "xq")),
+        (["--preparation", "moses,bpe"], ("give it by --bpe-codes",)),
+        (["--preparation", "mosses"], ("--preparation mosses", "choose from")),
     ):
         error = refused(capsys, prepared, *flags)
         assert all(part in error for part in parts), error
     words = checkpoint_of(tmp_path / "w", words=[word for word in WORDS if "@" not in word])
-    assert "--preparation wikibooks" in refused(capsys, words, "--verify-text", folder / "raw")
+    expected = "--preparation cleaned,lowercase,moses:no-escape"
+    assert expected in refused(capsys, words, "--verify-text", folder / "raw")
+    assert "looks like cleaned,lowercase,moses:no-escape;" in refused(capsys, words, "--lowercase", "yes")
+    with pytest.raises(OptionError, match=r"bpe_codes.*preparation.*cleaned,lowercase,moses:no-escape"):
+        hub_of(words, bpe_codes=str(codes[1]))
     (folder / "words").write_text("the man , an or\n")
     assert export_hf(words, "--verify-text", folder / "words") == 0
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    preparation.loaded.cache_clear()
-    assert "pip install sacremoses" in refused(capsys, prepared, *codes)
+    assert "pip install sacremoses" in refused(capsys, prepared)
 
 
 #: a dictionary of Moses' words with escapes, in subwords of both sides
@@ -169,36 +209,43 @@ MOSES = "l@@ o@@ w@@ e@@ r@@ l o w e r lo@@ lo er@@ er , . &apos;s".split()
 @pytest.fixture
 def moses_codes(tmp_path):
     pytest.importorskip("sacremoses")
-    (tmp_path / "codes").write_text("#version: 0.2\nl o\ne r</w>\n")
+    merges = "l o,e r</w>,& a,&a p,&ap o,&apo s,&apos ;,&apos; s</w>"
+    (tmp_path / "codes").write_text("\n".join(["#version: 0.2", *merges.split(","), ""]))
     return tmp_path / "codes"
 
 
 def test_codes_of_both_sides(tmp_path, moses_codes, capsys):
     checkpoint = seq2seq_checkpoint(tmp_path / "c", "transformer", words=MOSES)
-    (tmp_path / "cut").write_text("lo@@ w@@ er &apos;s , lo@@ w .\n")
-    assert export_hf(checkpoint, "--bpe-codes", moses_codes, "--verify-text", tmp_path / "cut") == 0
-    text = capsys.readouterr().out
-    assert all(part in text for part in ("Moses' words (de), ", "1 line of subwords", "escaped"))
+    record(checkpoint, "moses,bpe", ("de", "en"), codes=moses_codes)
+    assert export_hf(checkpoint) == 0
+    assert "Moses' words" in capsys.readouterr().out
     task = checkpoint.task
-    for name, dictionary in (("", task.source_dictionary), ("target", task.target_dictionary)):
+    for name, dictionary, cut in (
+        ("", task.source_dictionary, "lo@@ w@@ er@@ &apos;s , lo@@ w ."),  # German, where Moses leaves 's
+        ("target", task.target_dictionary, "lo@@ w@@ er &apos;s , lo@@ w ."),
+    ):
         tokenizer = load(checkpoint.output / name)
-        expected = ids_of(dictionary, "lo@@ w@@ er &apos;s , lo@@ w .")
-        if name == "target":  # English, where Moses parts 's
-            assert tokenizer("Lower's, low.")["input_ids"] == expected
-        assert tokenizer("lo@@ w@@ er &apos;s , lo@@ w .")["input_ids"] == expected
-        assert tokenizer.decode(expected, skip_special_tokens=True) == "lower &apos;s , low ."
+        assert steps_of(checkpoint.output / name)[0]["lang"] == ("en" if name else "de")
+        if name:
+            assert tokenizer("lower's, low.")["input_ids"] == ids_of(dictionary, cut)
+            assert tokenizer.decode(ids_of(dictionary, cut), skip_special_tokens=True) == "lower's, low."
 
 
 def test_the_hub_of_a_translation_model_prepares_text_as_an_exported_tokenizer_does(tmp_path, moses_codes):
-    """Raw text, Moses' words and text in subwords give the same ids; without codes text is finished words."""
+    """And puts translations together; without codes text is finished words."""
     checkpoint = seq2seq_checkpoint(tmp_path / "c", "duo", positions="", words=MOSES)
-    hub = hub_of(checkpoint, DuoTransformerModel, bpe_codes=str(moses_codes), lang="en")
-    expected = ids_of(checkpoint.task.source_dictionary, "lo@@ w@@ er &apos;s , lo@@ w@@ x .")
-    for text in ("Lower's, LOWx.", "lower &apos;s , lowx .", "lo@@ w@@ er &apos;s , lo@@ w@@ x ."):
-        assert hub.encode(text).tolist() == expected
-    assert isinstance(hub.translate("Lower's, low.", beam=2), str)
     plain = hub_of(checkpoint, DuoTransformerModel)
     assert plain.encode("Lower low").tolist() == ids_of(checkpoint.task.source_dictionary, "Lower low")
+    stated = hub_of(
+        checkpoint, DuoTransformerModel, bpe_codes=str(moses_codes), preparation="lowercase,moses", lang="en"
+    )
+    record(checkpoint, "lowercase,moses,bpe", ("en", "en"), codes=moses_codes)
+    recorded = hub_of(checkpoint, DuoTransformerModel)
+    expected = ids_of(checkpoint.task.source_dictionary, "lo@@ w@@ er &apos;s , lo@@ w@@ x .")
+    for hub in (stated, recorded):
+        assert hub.encode("Lower's, LOWx.").tolist() == expected
+        assert isinstance(hub.translate("Lower's, low.", beam=2), str)
+        assert hub.decode(checkpoint.task.target_dictionary.encode_line("lo@@ w &apos;s , lo@@ w .")) == "low's, low."
 
 
 # ---- sentencepiece
@@ -223,22 +270,20 @@ def test_a_model_of_sentencepiece_for_both_sides(tmp_path, spm, capsys, lowercas
     checkpoint = seq2seq_checkpoint(tmp_path / "c", "transformer", words=pieces[::-1][:-2], other=pieces[:-1])
     (tmp_path / "text").write_text("The slower ONE\n")
     (tmp_path / "cut").write_text(" ".join(model.encode("the slower one", out_type=str)))
-    flags = ["--sentencepiece-model", file, *([] if lowercase else ["--lowercase", "no"])]
+    record(checkpoint, "lowercase,sentencepiece" if lowercase else "sentencepiece", model=file)
+    flags = ["--sentencepiece-model", file]
     assert export_hf(checkpoint, *flags, "--verify-text", tmp_path / "text") == 0
-    assert "subwords of sentencepiece" in capsys.readouterr().out
+    assert "of sentencepiece" in capsys.readouterr().out
     task = checkpoint.task
     for name, dictionary in (("", task.source_dictionary), ("target", task.target_dictionary)):
         tokenizer = AutoTokenizer.from_pretrained(checkpoint.output / name, trust_remote_code=lowercase)
         for text in ("the slower wine, Z", "The SLOWER one"):
             cut = " ".join(model.encode(text.lower() if lowercase else text, out_type=str))
             assert tokenizer(text)["input_ids"] == ids_of(dictionary, cut)
-            if lowercase:
-                assert tokenizer(cut)["input_ids"] == ids_of(dictionary, cut)
         ids = ids_of(dictionary, (tmp_path / "cut").read_text())
         assert tokenizer.decode(ids, skip_special_tokens=True).split()[-1] == "one"
-    code = export_hf(checkpoint, *flags, "--force", "--verify-text", tmp_path / "cut")
-    assert code == (0 if lowercase else 2)
-    assert lowercase or "before segmentation" in capsys.readouterr().err
+    assert export_hf(checkpoint, *flags, "--force", "--verify-text", tmp_path / "cut") == 2
+    assert "before segmentation" in capsys.readouterr().err
 
 
 def test_a_model_of_sentencepiece_that_made_another_dictionary(tmp_path, spm, capsys):

@@ -272,7 +272,7 @@ def test_the_hub_of_this_plugin_has_no_removed_subword(files, tmp_path) -> None:
     out, text = str(checkpoint.output), {"preparation": "none", "lowercase": False}
     for codes, is_restricted in ((f"{out}/bpe.codes", True), (str(files["codes"]), False)):
         hub = TupeModel.from_pretrained(out, "model.pt", out, bpe_codes=codes, **text)
-        assert ([hub.segment(line) for line in lines] == [new.segment(line) for line in lines]) == is_restricted
+        assert ([hub.prepare(line) for line in lines] == [new.segment(line) for line in lines]) == is_restricted
 
 
 def test_what_the_command_says(files, tmp_path, shown, refused) -> None:

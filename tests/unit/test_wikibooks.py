@@ -24,7 +24,8 @@ from wikibooks import cleaning, duplicates, encode, inputs, near, split, synthet
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import read_json, write_json
-from embinit_fairseq.vocab import preparation
+from embinit_fairseq.vocab.cleaning import replace_patterns, restore
+from embinit_fairseq.vocab.steps import Preparation
 
 ADDRESSES = {
     "at http://www.x.org/a?b=c#d, or": "at <url>, or",
@@ -48,16 +49,16 @@ LINES = {
 
 
 @pytest.fixture(scope="module")
-def cleaner() -> cleaning.Cleaner:
-    return cleaning.Cleaner()
+def cleaner() -> Preparation:
+    return cleaning.cleaner()
 
 
-def test_a_line_becomes_tokenised_sentences(cleaner: cleaning.Cleaner) -> None:
+def test_a_line_becomes_tokenised_sentences(cleaner: Preparation) -> None:
     """First its addresses and files become symbols."""
     for text, expected in ADDRESSES.items():
-        assert "".join(map(preparation.restore_symbols, preparation.replace_patterns(text))) == expected
+        assert "".join(map(restore, replace_patterns(text))) == expected
     for text, expected in LINES.items():
-        assert "|".join(" ".join(sentence) for sentence in cleaner(text)) == expected
+        assert "|".join(" ".join(sentence) for sentence in cleaner.sentences(text)) == expected
 
 
 def test_documents_that_are_too_short_or_too_long_are_left_out(tmp_path: Path, monkeypatch) -> None:

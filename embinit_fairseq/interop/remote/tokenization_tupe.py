@@ -1,8 +1,8 @@
-"""Text to the ids of a fairseq dictionary. Raw text is prepared as the text of the training was (`preparation.py`).
+"""Raw text to the ids of a fairseq dictionary, and back: prepared as the text of the training was (`steps.py`).
 
-vocab.txt: one symbol per line, line n is row n of the embeddings. bpe.codes: the merges of subword-nmt, best first.
-spiece.model: a model of sentencepiece. How raw text is prepared is in tokenizer_config.json. Text that is in subwords
-already (`or@@ an@@ ge`) keeps them.
+vocab.txt: one symbol per line, line n is row n of the embeddings. bpe.codes: the merges of subword-nmt, best first;
+glossary.txt: the words that they leave whole. spiece.model: a model of sentencepiece. The steps of the preparation are
+in tokenizer_config.json.
 """
 
 from __future__ import annotations
@@ -13,42 +13,56 @@ from typing import Any
 
 from transformers import PreTrainedTokenizer
 
-from embinit_fairseq.vocab.preparation import Preparation, Segmenter
+from embinit_fairseq.vocab.steps import Preparation
 
 
 class TupeTokenizer(PreTrainedTokenizer):
     """A tokenizer of words, of subword-nmt or of sentencepiece.
 
     Args:
-        vocab_file, codes_file, model_file: paths; with neither codes nor model, words stay whole.
-        preparation: fields of `Preparation`.
+        vocab_file, codes_file, glossary_file, model_file: paths.
+        steps: of the preparation.
         before, between: symbols in front of a sentence, and of the second of a pair.
         only_known: split subwords that vocab.txt lacks.
     """
 
-    vocab_files_names = {"vocab_file": "vocab.txt", "codes_file": "bpe.codes", "model_file": "spiece.model"}
+    vocab_files_names = {
+        "vocab_file": "vocab.txt",
+        "codes_file": "bpe.codes",
+        "glossary_file": "glossary.txt",
+        "model_file": "spiece.model",
+    }
     model_input_names = ["input_ids", "attention_mask"]
 
     def __init__(
         self,
         vocab_file: str,
         codes_file: str | None = None,
+        glossary_file: str | None = None,
         model_file: str | None = None,
-        preparation: dict[str, Any] | None = None,
+        steps: list[dict[str, Any]] | None = None,
         before: list[str] | None = None,
         between: list[str] | None = None,
         only_known: bool = False,
         **kwargs: Any,
     ) -> None:
-        files = {"vocab.txt": vocab_file, "bpe.codes": codes_file, "spiece.model": model_file}
-        self.files = {name: str(path) for name, path in files.items() if path is not None}
-        self.symbols = Path(vocab_file).read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+        paths = zip(self.vocab_files_names.values(), (vocab_file, codes_file, glossary_file, model_file))
+        self.files = {name: Path(path) for name, path in paths if path is not None}
+        self.symbols = self._text("vocab.txt").removesuffix("\n").split("\n")
         self.row_of = {symbol: row for row, symbol in enumerate(self.symbols)}
-        codes = None if codes_file is None else Path(codes_file).read_bytes().decode("utf-8")
-        self.segment = Segmenter(self.symbols, Preparation(**(preparation or {})), codes, model_file, only_known)
+        content = {
+            "codes": self._text("bpe.codes"),
+            "glossary": self._text("glossary.txt").strip() or None,
+            "vocabulary": frozenset(self.symbols) if only_known else None,
+            "model": None if model_file is None else Path(model_file).read_bytes(),
+        }
+        self.prepare = Preparation(steps or [], content)
         self.before, self.between = before or [], between or []
-        settings = {"preparation": preparation or {}, "before": self.before, "between": self.between}
-        super().__init__(**settings, **({"only_known": True} if only_known else {}), **kwargs)
+        settings = {"steps": steps or [], "before": self.before, "between": self.between, "only_known": only_known}
+        super().__init__(**settings, **kwargs)
+
+    def _text(self, name: str) -> str:
+        return self.files[name].read_bytes().decode("utf-8") if name in self.files else ""
 
     @property
     def vocab_size(self) -> int:
@@ -60,8 +74,8 @@ class TupeTokenizer(PreTrainedTokenizer):
         return {**self.row_of, **self.added_tokens_encoder}
 
     def prepare_for_tokenization(self, text: str, **kwargs: Any) -> tuple[str, dict[str, Any]]:
-        """Segment a whole text before it is split at special symbols, since `<mask>` is a word of its sentence."""
-        return " ".join(self.segment(text)), kwargs
+        """Prepare a whole text before it is split at special symbols, since `<mask>` is a word of its sentence."""
+        return " ".join(self.prepare(text, mask=True)), kwargs
 
     def _tokenize(self, text: str, **_: Any) -> list[str]:
         return text.split()
@@ -73,8 +87,8 @@ class TupeTokenizer(PreTrainedTokenizer):
         return self.symbols[index]
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
-        """Join subwords to words."""
-        return self.segment.join(tokens)
+        """Join subwords, and words as people write them."""
+        return self.prepare.text(tokens)
 
     def build_inputs_with_special_tokens(
         self, token_ids_0: list[int], token_ids_1: list[int] | None = None
@@ -99,7 +113,7 @@ class TupeTokenizer(PreTrainedTokenizer):
         saved = []
         for name, path in self.files.items():
             target = Path(save_directory) / (prefix + name)
-            if target.resolve() != Path(path).resolve():
+            if target.resolve() != path.resolve():
                 shutil.copyfile(path, target)
             saved.append(str(target))
         return tuple(saved)

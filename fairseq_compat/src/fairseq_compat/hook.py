@@ -38,7 +38,7 @@ FIXES = {
     "fairseq.data.indexed_dataset": ("line_ends",),
     "fairseq.file_chunker_utils": ("line_ends",),
     "fairseq.hub_utils": ("line_ends",),
-    "fairseq_cli.preprocess": ("line_ends", "broken_options"),
+    "fairseq_cli.preprocess": ("line_ends", "broken_options", "text_pairs"),
     "fairseq_cli.interactive": ("line_ends", "shards"),
     "fairseq_cli.score": ("line_ends", "scoring_options"),
     "fairseq.logging.progress_bar": ("continued_trackers",),

@@ -1,16 +1,18 @@
-"""``--bpe subword_nmt`` cannot have the vocabulary that ``subword-nmt apply-bpe --vocabulary`` has.
+"""``--bpe subword_nmt`` cannot have the vocabulary and the glossary that ``subword-nmt apply-bpe`` has.
 
 Symptom: with codes of two languages and a dictionary of one, or with a dictionary that has lost subwords,
     ``fairseq-interactive --bpe subword_nmt`` and ``from_pretrained`` make subwords that the dictionary lacks, which
-    become ``<unk>``.
-Where: fairseq/data/encoders/subword_nmt_bpe.py:36 (``None`` in the place of the vocabulary).
-Remedy: a file ``CODES.vocabulary`` next to ``--bpe-codes CODES``, a subword and its count per line, is the vocabulary.
+    become ``<unk>``; and they split the words that the text had whole (``apply-bpe --glossaries``).
+Where: fairseq/data/encoders/subword_nmt_bpe.py:36 (``None`` in the place of the vocabulary, no glossary).
+Remedy: a file ``CODES.vocabulary`` next to ``--bpe-codes CODES``, a subword and its count per line, is the vocabulary;
+    a regular expression in ``glossary.txt`` there, ``^(?:...)$``, is the glossary. embinit_fairseq writes both.
 Can go: with a fairseq that has an option for it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 
 from fairseq_compat.patches import wrap
 
@@ -29,3 +31,14 @@ def patch(module):
                 if not subword or not count.isdecimal():
                     raise ValueError(f"{path}:{number}: expected a subword, a space and its count")
             self.bpe.vocab = {subword for subword, _, _ in pairs}
+        words = os.path.join(os.path.dirname(cfg.bpe_codes), "glossary.txt")
+        if os.path.isfile(words):
+            with open(words, encoding="utf-8") as text:
+                expression = text.read().strip()
+            if not (expression.startswith("^(?:") and expression.endswith(")$")):
+                raise ValueError(
+                    f"{words}: is next to --bpe-codes, but is not a regular expression ^(?:word|word)$; move it, or "
+                    "copy the codes to another folder"
+                )
+            self.bpe.glossaries = [expression]
+            self.bpe.glossaries_regex = re.compile(f"^({expression})$")

@@ -1,0 +1,105 @@
+"""Find how the text of a trained model was prepared: next to its dictionary, or in its checkpoint; or ask the user."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from embinit_fairseq.checkpoints.reading import option_nodes
+from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.io import PathLike
+from embinit_fairseq.vocab.dictionary import read_dictionary
+from embinit_fairseq.vocab.preparation_options import parse_steps, suggested
+from embinit_fairseq.vocab.preparation_record import (
+    FILE,
+    FLAGS,
+    Recorded,
+    entries_of,
+    read_preparation,
+    recorded_in,
+    symbols_hash,
+)
+from embinit_fairseq.vocab.steps import STEPS
+
+#: option in which a checkpoint has the records of its dictionaries, as JSON: name of the dictionary -> entry
+OPTION = "preparation_record"
+
+
+def find_preparation(dictionary: PathLike, state: Mapping[str, Any]) -> Recorded | None:
+    """Return the record of the text that a dictionary was made of; None if there is none.
+
+    Args:
+        dictionary: path of the dict.txt, whose folder may have a record.
+        state: content of the checkpoint, which may have one, too.
+
+    Raises:
+        DataError: a record is damaged, or the one in the folder is of another dictionary.
+    """
+    if (recorded := read_preparation(dictionary)) is not None:
+        return recorded
+    texts = [node[OPTION] for node in option_nodes(state) if isinstance(node.get(OPTION), str)]
+    entries = [item for text in texts for item in _parsed(text).items()]
+    own = symbols_hash(read_dictionary(dictionary).symbols) if entries else ""
+    candidates = (recorded_in(entry, f"{FILE} in the checkpoint ({name})") for name, entry in entries)
+    return next((recorded for recorded in candidates if recorded.symbols == own), None)
+
+
+def records_for_checkpoints(task: Any) -> str | None:
+    """Return the records of the dictionaries of a task's data, as checkpoints have them; None without a record."""
+    options = getattr(task, "cfg", None) or getattr(task, "args", None)
+    folder = Path(str(getattr(options, "data", None) or "").split(os.pathsep)[0])  # the first of bin.00:bin.01
+    entries = {name: entry for place in (folder, folder / "input0") for name, entry in entries_of(place).items()}
+    return json.dumps(entries) if entries else None
+
+
+def stated_steps(
+    text: str, lang: str | None, lowercase: bool | None, content: Collection[str], flag: str = "--preparation"
+) -> list[dict[str, Any]]:
+    """Return the steps that a user names.
+
+    Args:
+        text: names of steps.
+        lang: language of the text.
+        lowercase: True to put lower case before the words are split, False to leave it out.
+        content: options of steps whose files are given (`codes`, `model`): their step is added at the end.
+        flag: the option, for messages.
+    """
+    steps = parse_steps(text, lang or "en", flag)
+    if lowercase is not None:
+        steps = [step for step in steps if step["step"] != "lowercase"]
+    if lowercase:
+        at = next((n for n, step in enumerate(steps) if step["step"] not in ("cleaned", "normalised")), len(steps))
+        steps.insert(at, {"step": "lowercase"})
+    for option, name in (("codes", "bpe"), ("model", "sentencepiece")):
+        if option in content and not any(step["step"] in ("bpe", "sentencepiece") for step in steps):
+            steps.append({"step": name})
+    for option, given_by in FLAGS.items():
+        if option not in content and any(option in STEPS[step["step"]].content for step in steps):
+            raise OptionError(f"{flag} {text}: needs the file of its subwords; give it by {given_by}")
+    return steps
+
+
+def unknown_preparation(what: str, flag: str, symbols: Collection[str], is_translation: bool) -> OptionError:
+    """Return the error for text that must be prepared although nobody has said how.
+
+    Args:
+        what: file or option that needs it.
+        flag: option that says it.
+        symbols: of the dictionary, for a proposal.
+        is_translation: True if the model translates.
+    """
+    return OptionError(
+        f"{what}: no {FILE} says how raw text became the words of this dictionary; say it by {flag} (the dictionary "
+        f"looks like {suggested(symbols, is_translation)}; none: text has finished words)"
+    )
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        entries = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"{FILE} in the checkpoint: not JSON ({error}); give the folder of the data") from error
+    return entries if isinstance(entries, dict) else {}

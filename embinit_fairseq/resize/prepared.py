@@ -1,0 +1,107 @@
+"""Carry the record of how text is prepared (`preparation.json`) from an old dictionary to the new one.
+
+The steps stay; the segmentation is the one that was written with the new dictionary. The old record's raw lines are
+prepared again, and every new word is looked for in raw text: a word that is one subword of prepared text need not come
+out of raw text (`Queequeg` where text is lower-cased, `yahoo!` where Moses splits it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from embinit_fairseq.checkpoints.preparations import find_preparation, stated_steps
+from embinit_fairseq.resize.source import Source
+from embinit_fairseq.vocab.dictionary import read_dictionary
+from embinit_fairseq.vocab.preparation_options import written
+from embinit_fairseq.vocab.preparation_record import FILE, Recorded, contents, tried, write_preparation
+from embinit_fairseq.vocab.segmentation import SEGMENTATION_FILES, Segmentation, check_segmentation, read_segmentation
+from embinit_fairseq.vocab.steps import Preparation
+from embinit_fairseq.vocab.tokens import PREFIX
+
+#: kind of a segmentation -> option of its step
+_OPTIONS = {"subword-nmt": "codes", "sentencepiece": "model"}
+
+
+def old_preparation(source: Source, stated: str | None, bpe_codes: str | None, model: str | None) -> Recorded | None:
+    """Return how the text of the dictionary that changes was prepared; None if nobody says it.
+
+    Args:
+        source: the old model.
+        stated: value of --preparation.
+        bpe_codes, model: paths that the user gives.
+    """
+    if stated is None:
+        return find_preparation(source.dictionary, source.state)
+    given = {name: path for name, path in (("codes", bpe_codes), ("model", model)) if path is not None}
+    languages = source.builder.languages or ()
+    lang = next((lang for lang, side in zip(languages, ("encoder", "decoder")) if side in source.sides), None)
+    steps = stated_steps(stated, lang, None, given)
+    return tried(Path(source.dictionary), steps, given, ())
+
+
+def old_segmentation(
+    source: Source, recorded: Recorded | None, bpe_codes: str | None, model: str | None
+) -> Segmentation | None:
+    """Return the segmentation of the dictionary that changes: of the files that the user gives, else of the record."""
+    given = {"codes": bpe_codes, "model": model}
+    files = {name: path for name, path in given.items() if path is not None}
+    if recorded is not None:
+        named = {name: recorded.path_of(name, given.get(name)) for name in recorded.files if name in given}
+        files = files or named
+    segmentation = read_segmentation(files.get("codes"), files.get("model"), symbols=set(source.symbols))
+    if segmentation is not None:
+        check_segmentation(segmentation, source.vocabulary, source.dictionary)
+    return segmentation
+
+
+def carry_preparation(
+    source: Source,
+    recorded: Recorded | None,
+    old: Segmentation | None,
+    folder: Path,
+    record: dict[str, Any],
+    words: Sequence[str] = (),
+) -> None:
+    """Write the record of the new dictionaries to `folder`, and add to the command's record what it says.
+
+    Args:
+        source: the old model.
+        recorded: how the text of the dictionary that changes was prepared; None: nothing is written.
+        old: its segmentation, whose files for the new dictionary are in `folder`.
+        folder: of the new dictionaries.
+        record: of the command.
+        words: new words.
+    """
+    record["preparation"] = None
+    if recorded is None:
+        return
+    names = {name for name, users in source.builder.files.items() if users & {*source.sides}}
+    names = {name for name in (Path(source.dictionary).name, *names) if (folder / name).is_file()}
+    files = {name: _file(name, recorded, old, folder) for name in recorded.files}
+    records, missed = {}, {}
+    for name in names:
+        prepare = Preparation(recorded.steps, contents(files, read_dictionary(folder / name).symbols))
+        pairs = [(raw, " ".join(prepare(raw))) for raw, _ in recorded.examples]
+        records[name] = tried(folder / name, recorded.steps, files, pairs)
+        missed = _missed(prepare, words, old)
+    if source.other_file is not None and (other := find_preparation(source.other_file, source.state)) is not None:
+        records[source.other_file.name] = other
+    write_preparation(folder, records, f"embinit, {record['files'][-1]}")
+    record["preparation"] = {"steps": written(recorded.steps), "not_from_raw_text": missed}
+    record["files"].append(FILE)
+
+
+def _file(name: str, recorded: Recorded, old: Segmentation | None, folder: Path) -> str:
+    """Return the path of a step's file: the one that was written with the new dictionary, else the recorded one."""
+    if old is not None and _OPTIONS[old.kind] == name:
+        return str(folder / SEGMENTATION_FILES[0 if name == "codes" else -1])
+    return recorded.path_of(name)
+
+
+def _missed(prepare: Preparation, words: Sequence[str], old: Segmentation | None) -> dict[str, list[str]]:
+    """Return word -> its symbols, for the new words that raw text with the word does not give."""
+    texts = {word: word if old is None else old.text_of(word) for word in words}
+    symbols = {word: prepare(text) for word, text in texts.items()}
+    return {word: found for word, found in symbols.items() if found not in ([word], [PREFIX["sentencepiece"], word])}

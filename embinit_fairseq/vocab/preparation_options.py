@@ -1,0 +1,118 @@
+"""What a user says of a preparation (`--preparation lowercase,moses,bpe`), and what a dictionary suggests of it.
+
+A suggestion is for messages only: one symbol of a dictionary changes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.vocab.cleaning import SYMBOLS, UNKNOWN
+from embinit_fairseq.vocab.steps import STEPS, Preparation
+from embinit_fairseq.vocab.tokens import detect_style
+
+#: name of a preparation of several steps -> the steps
+SHORTHANDS = {"wikibooks": "cleaned,lowercase,moses:no-escape", "none": ""}
+#: subword style of a dictionary -> its step
+_SUBWORDS = {"subword_nmt": "bpe", "sentencepiece": "sentencepiece"}
+#: a sign that Moses always splits from the letter before it (not a full stop)
+GLUED = re.compile(r"[^\W\d_][,:!?](@@)?$")
+#: characters that Moses' normalisation of punctuation replaces
+_REPLACED = set("“”‘’„«»–—…")
+
+
+def steps_help() -> str:
+    """Return the steps and their options, for help texts."""
+    return ", ".join(
+        name + "".join(f"[:{_written(option, not default)}]" for option, default in _switches(name))
+        for name in (*SHORTHANDS, *STEPS)
+    )
+
+
+def parse_steps(text: str, lang: str = "en", flag: str = "--preparation") -> list[dict[str, Any]]:
+    """Return the steps that a user names: `lowercase,moses:no-escape,bpe`, or one of SHORTHANDS with more steps.
+
+    Args:
+        text: names separated by commas; after a name, its options separated by colons.
+        lang: two-letter code of the text's language, for the steps that depend on it.
+        flag: the option, for messages.
+
+    Raises:
+        OptionError: a step or an option is not known, or steps are in an order that cannot be.
+    """
+    steps = []
+    for name, *options in (part.split(":") for part in _expanded(text)):
+        if name not in STEPS:
+            raise OptionError(f"{flag} {text}: no step {name!r}; choose from {steps_help()}, separated by commas")
+        step: dict[str, Any] = {"step": name, **({"lang": lang} if "lang" in STEPS[name].options else {})}
+        switches = {_written(option, value): value for option, _ in _switches(name) for value in (True, False)}
+        for option in options:
+            if option not in switches:
+                raise OptionError(
+                    f"{flag} {text}: {name} has no option {option!r}; it has {', '.join(switches) or 'none'}"
+                )
+            step[option.removeprefix("no-")] = switches[option]
+        steps.append(step)
+    try:
+        Preparation(steps)
+    except ValueError as error:
+        raise OptionError(f"{flag} {text}: {error}") from error
+    return steps
+
+
+def written(steps: Sequence[dict[str, Any]]) -> str:
+    """Return steps as a user writes them; `none` if there are none."""
+    names = []
+    for step in steps:
+        switches = [
+            _written(name, step[name]) for name, value in _switches(step["step"]) if step.get(name, value) != value
+        ]
+        names.append(":".join([step["step"], *switches]))
+    return ",".join(names) or "none"
+
+
+def suggested(symbols: Collection[str], is_translation: bool = False) -> str:
+    """Return the steps that a dictionary suggests, as a user writes them.
+
+    Without capitals the text was lower-cased. If `,` or `.` is a symbol and no comma or the like follows a letter, the
+    text was split into Moses' words; with escapes or `@-@` if symbols have them. Punctuation was normalised if no
+    symbol has a character that normalising replaces. A model that is not for translation has the text of
+    scripts/wikibooks, unless symbols show escapes or `@-@`, which scripts/wikibooks does not make.
+    """
+    words = [symbol for symbol in symbols if symbol not in (*SYMBOLS, UNKNOWN)]
+    letters = set("".join(words))
+    escape = any(entity in word for word in words for entity in ("&apos;", "&quot;", "&amp;"))
+    dashes = "@-@" in symbols
+    steps = []
+    splits = {",", "."} & letters.intersection(words) and not any(map(GLUED.search, words))
+    is_cleaned = splits and not escape and not dashes and (not is_translation or set(SYMBOLS) <= set(symbols))
+    if is_cleaned:
+        steps.append("cleaned")
+    if any(map(str.islower, letters)) and not any(map(str.isupper, letters)):
+        steps.append("lowercase")
+    if splits and not is_cleaned and not letters & _REPLACED:
+        steps.append("normalised")
+    if splits:
+        steps.append("moses" + ("" if escape else ":no-escape") + (":dashes" if dashes else ""))
+    if (subwords := _SUBWORDS.get(detect_style(words))) is not None:
+        steps = [step for step in steps if step == "lowercase"] if subwords == "sentencepiece" else steps
+        steps.append(subwords)
+    return ",".join(steps) or "none"
+
+
+def _expanded(text: str) -> list[str]:
+    parts = [SHORTHANDS.get(part.strip(), part.strip()) for part in text.split(",")]
+    return [part for part in ",".join(parts).split(",") if part]
+
+
+def _switches(name: str) -> list[tuple[str, bool]]:
+    """Return the options of a step that are on or off, with their defaults."""
+    options = STEPS[name].options if name in STEPS else {}
+    return [(option, value) for option, value in options.items() if isinstance(value, bool)]
+
+
+def _written(option: str, value: bool) -> str:
+    return option if value else f"no-{option}"

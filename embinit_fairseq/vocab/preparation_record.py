@@ -1,0 +1,303 @@
+"""`preparation.json`, next to dict.txt: how raw text became the symbols of each dictionary in the folder.
+
+    {"preparation": 1, "made_by": "embinit prepare", "versions": {"sacremoses": "0.1.1"},
+     "dictionaries": {"dict.de.txt": {
+        "symbols": "9f2c...",                                          hash of the dictionary's symbols
+        "steps": [{"step": "lowercase"}, {"step": "moses", "lang": "de"}, {"step": "bpe"}],
+        "files": {"codes": {"path": "../bpe.codes", "sha256": "..."}},
+        "examples": [["Ein Hund läuft.", "ein hund läu@@ ft ."]],      raw lines of the text, and their symbols
+        "lines": {"tried": 1014, "equal": 1013}}}}                     how many of them the steps make
+
+Everything that prepares text writes it; everything that prepares other text for the same dictionary reads it. Text
+without a record is prepared as the user says (`parse_steps`); what its dictionary suggests is a proposal in a message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.io import PathLike, check_is_file, package_versions, read_json, sha256, write_json
+from embinit_fairseq.vocab.codes import VOCABULARY, codes_text, codes_vocabulary
+from embinit_fairseq.vocab.dictionary import is_filler, read_dictionary
+from embinit_fairseq.vocab.steps import STEPS, Preparation
+from embinit_fairseq.vocab.subword_nmt import SUBWORD_NMT_FILES, SubwordNmt, glossary
+
+FILE = "preparation.json"
+_FORMAT = 1
+#: option of a step -> option of the commands that names its file
+FLAGS = {"codes": "--bpe-codes", "model": "--sentencepiece-model", "tokenizer": "--tokenizer"}
+#: raw lines that a record has of each text
+_EXAMPLES = 3
+#: share of a text's lines that may come out otherwise: data sets have tokens of programs that differ in rare cases
+_MOST_OTHERS = 0.02
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """How the text of one dictionary was prepared.
+
+    Args:
+        steps: see `Preparation`, without the content of files.
+        files: option of a step (`codes`, `model`, `tokenizer`) -> {"path": of the file, "sha256": see `_hashes`}. Paths
+            are as in the record, relative to its folder.
+        examples: (raw line, its symbols separated by spaces).
+        symbols: hash of the dictionary's symbols, see `symbols_hash`.
+        lines: raw lines of the text that were tried when it was written, and how many of them the steps make.
+        folder: the folder of the record, None if it was in a checkpoint.
+    """
+
+    steps: tuple[dict[str, Any], ...]
+    files: dict[str, dict[str, str]] = field(default_factory=dict)
+    examples: tuple[tuple[str, str], ...] = ()
+    symbols: str = ""
+    lines: Mapping[str, int] = field(default_factory=dict)
+    folder: Path | None = None
+
+    def entry(self) -> dict[str, Any]:
+        """Return what `preparation.json` and checkpoints have of it."""
+        examples = [list(pair) for pair in self.examples]
+        return {
+            "symbols": self.symbols,
+            "steps": list(self.steps),
+            "files": self.files,
+            "examples": examples,
+            "lines": dict(self.lines),
+        }
+
+    def preparation(self, symbols: Collection[str], given: Mapping[str, str | None] | None = None) -> Preparation:
+        """Return the preparation, ready to use.
+
+        Args:
+            symbols: of the dictionary.
+            given: option of a step -> path of its file, for files that the user names.
+
+        Raises:
+            DataError: a file is missing or not the recorded one, or an example comes out otherwise.
+            OptionError: a library is missing.
+        """
+        paths = {name: self.path_of(name, (given or {}).get(name)) for name in self.files}
+        prepare = Preparation(self.steps, contents(paths, symbols))
+        with _libraries():
+            for raw, expected in self.examples:
+                if (found := " ".join(prepare(raw))) != expected:
+                    raise DataError(
+                        f"{self._where}: {raw[:60]!r} becomes {found[:80]!r} here, the record has {expected[:80]!r}: "
+                        f"the libraries have changed ({', '.join(map(_version, sorted(self.needs())))}); install "
+                        "those of the record, or prepare the text again"
+                    )
+        return prepare
+
+    def path_of(self, name: str, given: str | None = None) -> str:
+        """Return the path of the file of an option; raise DataError if it is missing or not the recorded one.
+
+        given: the path that the user names, if any.
+        """
+        recorded = self.files[name]
+        path = Path(given) if given is not None else None
+        if path is None and self.folder is not None:
+            path = self.folder / recorded["path"]
+        flag = FLAGS.get(name, name)
+        if path is None or not path.is_file():
+            raise DataError(
+                f"{self._where}: needs {recorded['path']}, which is not there; give it by {flag}"
+                if given is None
+                else f"{flag} {given}: no such file; check the path"
+            )
+        if _hashes(path) != recorded["sha256"]:
+            raise DataError(
+                f"{flag if given else self._where}: {path} is not the file that the dictionary's text was segmented "
+                f"with, or has other files next to it (other hashes than in {FILE}); give that one"
+            )
+        return str(path)
+
+    def moved(self, folder: Path) -> Recorded:
+        """Return the record with the paths of its files relative to another folder; those of a checkpoint stay."""
+        if self.folder is None or self.folder == folder:
+            return self
+        files = {
+            name: {**file, "path": os.path.relpath(self.folder / file["path"], folder)}
+            for name, file in self.files.items()
+        }
+        return replace(self, files=files, folder=folder)
+
+    def needs(self) -> set[str]:
+        """Return the libraries of the steps."""
+        return {library for step in self.steps for library in STEPS[step["step"]].needs}
+
+    @property
+    def _where(self) -> str:
+        return str(self.folder / FILE) if self.folder is not None else f"the {FILE} in the checkpoint"
+
+
+def symbols_hash(symbols: Sequence[str]) -> str:
+    """Return a short hash of a dictionary's symbols in their order; fillers at its end do not count."""
+    words = [symbol for symbol in symbols if not is_filler(symbol)]
+    return hashlib.sha256("\n".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+# ---- Read and write -------------------------------------------------------------------------------------------------
+
+
+def read_preparation(dictionary: PathLike) -> Recorded | None:
+    """Return the record of the text of a dict.txt, which is next to it; None if there is none.
+
+    Raises:
+        DataError: the record is damaged, of a later version, or of another dictionary of this name.
+    """
+    path = Path(dictionary)
+    entries, file = entries_of(path.parent), path.with_name(FILE)
+    if path.name not in entries:
+        return None
+    recorded = recorded_in(entries[path.name], str(file), file.parent)
+    if recorded.symbols != symbols_hash(read_dictionary(path).symbols):
+        raise DataError(
+            f"{file}: is the record of another {path.name} (its symbols have the hash {recorded.symbols}); give the "
+            "dictionary that was made with it, or remove the record"
+        )
+    return recorded
+
+
+def entries_of(folder: PathLike) -> dict[str, Any]:
+    """Return name of a dictionary -> entry of the record in a folder; {} without a record."""
+    file = Path(folder) / FILE
+    if not file.is_file():
+        return {}
+    content = read_json(file)
+    entries = content.get("dictionaries") if isinstance(content, dict) else None
+    if not isinstance(entries, dict) or content.get("preparation") != _FORMAT:
+        raise DataError(f"{file}: not a record of version {_FORMAT}; prepare the text again, or remove the file")
+    return entries
+
+
+def recorded_in(entry: Any, where: str, folder: Path | None = None) -> Recorded:
+    """Return an entry of a record; raise DataError, which begins with `where`, if it is damaged."""
+    try:
+        steps, examples = tuple(map(dict, entry["steps"])), tuple((raw, text) for raw, text in entry["examples"])
+        Preparation(steps)
+        files = {name: {"path": file["path"], "sha256": file["sha256"]} for name, file in entry["files"].items()}
+        return Recorded(steps, files, examples, entry["symbols"], entry.get("lines", {}), folder)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{where}: damaged ({error}); prepare the text again, or remove the record") from error
+
+
+def record_preparation(
+    folder: PathLike,
+    steps: Mapping[str, Sequence[Mapping[str, Any]]],
+    files: Mapping[str, PathLike] | None = None,
+    pairs: Mapping[str, Iterable[tuple[str, str]]] | None = None,
+    made_by: str = "embinit prepare",
+) -> dict[str, Recorded]:
+    """Write the record of a folder with dictionaries and return it.
+
+    Args:
+        folder: of the dictionaries.
+        steps: name of a dictionary (`dict.de.txt`) -> the steps of its text.
+        files: option of a step (`codes`, `model`, `tokenizer`) -> its file.
+        pairs: name of a dictionary -> raw lines with their symbols, as they were prepared; the first that the steps
+            make are the examples.
+        made_by: the command, for people.
+
+    Raises:
+        DataError: the steps do not make most of the pairs.
+    """
+    place, own_pairs = Path(folder), pairs or {}
+    recorded = {name: tried(place / name, own, files or {}, own_pairs.get(name, ())) for name, own in steps.items()}
+    write_preparation(place, recorded, made_by)
+    return recorded
+
+
+def tried(
+    dictionary: Path,
+    steps: Sequence[Mapping[str, Any]],
+    files: Mapping[str, PathLike],
+    pairs: Iterable[tuple[str, str]],
+) -> Recorded:
+    """Return the record of a dictionary after the steps were tried on raw lines; arguments as `record_preparation`."""
+    folder, symbols = dictionary.parent, read_dictionary(dictionary).symbols
+    used = {option for step in steps for option in STEPS[step["step"]].content}
+    paths = {option: str(path) for option, path in files.items() if option in used}
+    prepare, count, equal = Preparation(steps, contents(paths, symbols)), 0, []
+    with _libraries():
+        for raw, prepared in pairs:
+            count += 1
+            if " ".join(found := prepare(raw)) == " ".join(prepared.split()):
+                equal.append((raw, " ".join(found)))
+            elif count - len(equal) > 1 + _MOST_OTHERS * count:
+                raise DataError(
+                    f"{folder / FILE}: {raw[:60]!r} became {prepared[:80]!r}, not {' '.join(found)[:80]!r}: these are "
+                    "not the steps of the text; name those"
+                )
+    return Recorded(
+        steps=tuple(map(dict, steps)),
+        files={name: {"path": os.path.relpath(path, folder), "sha256": _hashes(path)} for name, path in paths.items()},
+        examples=tuple(pair for pair in equal if pair[0].strip())[:_EXAMPLES],
+        symbols=symbols_hash(symbols),
+        lines={"tried": count, "equal": len(equal)},
+        folder=folder,
+    )
+
+
+def write_preparation(folder: PathLike, recorded: Mapping[str, Recorded], made_by: str) -> None:
+    """Write `preparation.json`: name of a dictionary -> its record. Paths of files are made relative to `folder`."""
+    place = Path(folder)
+    content = {
+        "preparation": _FORMAT,
+        "made_by": made_by,
+        "versions": package_versions(sorted({name for record in recorded.values() for name in record.needs()})),
+        "dictionaries": {name: record.moved(place).entry() for name, record in recorded.items()},
+    }
+    write_json(place / FILE, content)
+
+
+def contents(paths: Mapping[str, str], symbols: Collection[str]) -> dict[str, Any]:
+    """Return what `Preparation` needs of the files of its steps.
+
+    Next to codes may be the words that stay whole (glossary.txt) and, of a smaller dictionary, the file that says that
+    text has its subwords only; expand-vocab and trim-vocab write them.
+
+    Args:
+        paths: option of a step -> path.
+        symbols: of the dictionary; words of a glossary that it lacks are the other side's.
+    """
+    content: dict[str, Any] = {}
+    if "codes" in paths:
+        path = paths["codes"]
+        whole = SubwordNmt(path, FLAGS["codes"], symbols).whole
+        content["codes"] = codes_text(path, FLAGS["codes"])
+        content["glossary"] = glossary(whole) if whole else None
+        content["vocabulary"] = None if codes_vocabulary(path) is None else frozenset(symbols)
+    content["symbols"] = frozenset(symbols)
+    if "tokenizer" in paths:
+        check_is_file(paths["tokenizer"], FLAGS["tokenizer"])
+        content["tokenizer"] = Path(paths["tokenizer"]).read_text(encoding="utf-8")
+    if "model" in paths:
+        check_is_file(paths["model"], FLAGS["model"])
+        content["model"] = Path(paths["model"]).read_bytes()
+    return content
+
+
+def _hashes(path: PathLike) -> str:
+    """Return the hash of a file and of what is read with it: the words that codes keep whole, their vocabulary."""
+    place = Path(path)
+    more = (place.with_name(SUBWORD_NMT_FILES[1]), place.with_name(place.name + VOCABULARY))
+    return " ".join(sha256(file) for file in (place, *more) if file.is_file())
+
+
+@contextlib.contextmanager
+def _libraries() -> Iterator[None]:
+    """Turn the ImportError of a missing library into an OptionError."""
+    try:
+        yield
+    except ImportError as error:
+        raise OptionError(str(error)) from error
+
+
+def _version(library: str) -> str:
+    return f"{library} {package_versions([library])[library]}"

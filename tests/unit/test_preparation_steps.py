@@ -1,0 +1,222 @@
+"""The steps from raw text to symbols against the libraries called one after the other, and the record of them."""
+
+import json
+import pickle
+import re
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.vocab import preparation_record as record
+from embinit_fairseq.vocab.preparation_options import parse_steps, suggested, written
+from embinit_fairseq.vocab.steps import Preparation
+
+sacremoses = pytest.importorskip("sacremoses")
+pytest.importorskip("spacy")
+apply_bpe = pytest.importorskip("subword_nmt.apply_bpe")
+
+CODES = "#version: 0.2\na n</w>\na n\no r\n"
+DICT = "the man dog , . an or@@ an@@ g@@ e n@@ o@@ r@@ t@@ h orange".split()
+PAIRS = [("An orange, the DOG.", "an or@@ an@@ g@@ e , t@@ h@@ e d@@ o@@ g ."), ("", "")]
+#: raw lines that a rule about the look of a line would take for something else
+NASTY = (
+    *(
+        "Ein „gut-gelaunter“ Hund, so&so.",
+        "an@@ or@@ e",
+        "▁ein ▁Haus",
+        "a </s> b <pad> <s>",
+        "...",
+        "<",
+        "&",
+        "&amp; @-@",
+    ),
+    *("e\u0301 é ﬁ ½ ２", "x" * 300, "  ", "", "\ue004 the\u200b\u00a0man", "an <unk> <mask> <MASK>", "😀 日本語。"),
+)
+
+
+def with_moses(line, lang="de", lower=True, normalise=True, escape=True, dashes=False):
+    line = sacremoses.MosesPunctNormalizer(lang=lang).normalize(line) if normalise else line
+    line = line.lower() if lower else line
+    moses = sacremoses.MosesTokenizer(lang=lang)
+    return moses.tokenize(line, return_str=True, escape=escape, aggressive_dash_splits=dashes)
+
+
+@pytest.mark.parametrize("line", [line for line in NASTY if "\ue004" not in line])
+def test_steps_are_the_libraries_one_after_the_other(line):
+    steps = parse_steps("normalised,lowercase,moses", "de")
+    words = with_moses(line)
+    assert Preparation(steps)(line) == words.split()
+    bpe = apply_bpe.BPE(__import__("io").StringIO(CODES), glossaries=["^(?:orange)$"])
+    content = {"codes": CODES, "glossary": "^(?:orange)$"}
+    assert Preparation([*steps, {"step": "bpe"}], content)(line) == bpe.segment_tokens(words.split())
+    plain = with_moses(line, escape=False, dashes=True, normalise=False)
+    assert Preparation(parse_steps("lowercase,moses:no-escape:dashes", "de"))(line) == plain.split()
+
+
+def test_a_text_never_has_the_ends_of_a_sentence():
+    assert Preparation(parse_steps("lowercase"))("a </s> b <PAD> <mask>") == ["a", "<unk>", "b", "<unk>", "<mask>"]
+    assert Preparation()("a </s>") == ["a", "</s>"], "finished words are what fairseq makes of them"
+
+
+def test_a_mask_is_a_symbol_only_where_it_may_be():
+    cleaned = Preparation([*parse_steps("wikibooks"), {"step": "bpe"}], {"codes": CODES})
+    assert cleaned("An <mask>-like DOG.", mask=True) == [
+        "an",
+        "<mask>",
+        "-@@",
+        "l@@",
+        "i@@",
+        "k@@",
+        "e",
+        *"d@@ o@@ g .".split(),
+    ]
+    assert "<mask>" not in cleaned("An <mask> dog.")
+    assert cleaned("See www.x.org/a, <URL>")[3:] == ["<url>", ",", "<url>"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text(max_size=40))
+def test_symbols_have_no_space_and_come_back_by_themselves(line):
+    steps = [*parse_steps("lowercase,moses", "en"), {"step": "bpe"}]
+    prepare = Preparation(steps, {"codes": CODES})
+    symbols = prepare(line)
+    assert all(symbol.split() == [symbol] for symbol in symbols)
+    assert pickle.loads(pickle.dumps(prepare))(line) == symbols, "as for another process"
+    assert prepare.words(symbols).split() == Preparation(steps[:-1])(line)
+
+
+def test_back_to_text():
+    steps = [*parse_steps("moses:dashes", "en"), {"step": "bpe"}]
+    prepare = Preparation(steps, {"codes": CODES})
+    for text in ("The man's well-known orange, isn't it?", 'He said "so" to them.'):
+        assert prepare.text(prepare(text)) == text
+    assert Preparation(parse_steps("spacy"))("Dogs, too.") == ["Dogs", ",", "too", "."]
+
+
+def test_what_a_user_says():
+    assert written(parse_steps("wikibooks,bpe")) == "cleaned,lowercase,moses:no-escape,bpe"
+    assert parse_steps("none") == []
+    assert written([]) == "none"
+    assert parse_steps("lowercase,moses:dashes", "de")[1] == {"step": "moses", "lang": "de", "dashes": True}
+    for text, remedy in {
+        "lower": r"--preparation lower.*choose from .*lowercase",
+        "moses:fast": "no-escape",
+        "bpe,moses": "subwords are the last step",
+        "moses,moses": "once",
+    }.items():
+        with pytest.raises(OptionError, match=remedy):
+            parse_steps(text)
+
+
+SUGGESTED = [
+    ("the man , . said", False, "cleaned,lowercase,moses:no-escape"),
+    ("The man , . said", False, "cleaned,moses:no-escape"),
+    ("the man , . said &apos;s", False, "lowercase,normalised,moses"),
+    ("the man , . @-@", True, "lowercase,normalised,moses:no-escape:dashes"),
+    ("der mann , . „", True, "lowercase,moses:no-escape"),
+    ("der mann , . <file> <email> <url>", True, "cleaned,lowercase,moses:no-escape"),
+    ("the ma@@ n, , . ", False, "lowercase,bpe"),
+    ("▁the ▁man , ▁ s", False, "lowercase,sentencepiece"),
+    ("12 未 。", True, "none"),
+]
+
+
+def test_a_dictionary_suggests_steps_that_can_be_given():
+    for symbols, is_translation, expected in SUGGESTED:
+        assert suggested(symbols.split(), is_translation) == expected
+        assert written(parse_steps(expected)) == expected
+
+
+# ---- The record -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    place = tmp_path / "bin"
+    place.mkdir()
+    (place / "dict.txt").write_text("".join(f"{symbol} 1\n" for symbol in DICT))
+    (tmp_path / "bpe.codes").write_text(CODES)
+    steps = {"dict.txt": [*parse_steps("lowercase,moses"), {"step": "bpe"}]}
+    record.record_preparation(place, steps, {"codes": tmp_path / "bpe.codes"}, {"dict.txt": PAIRS})
+    return place
+
+
+def test_a_record_comes_back(folder):
+    recorded = record.read_preparation(folder / "dict.txt")
+    assert recorded.examples == (("An orange, the DOG.", "an or@@ an@@ g@@ e , t@@ h@@ e d@@ o@@ g ."),)
+    assert recorded.preparation(DICT)("An orange") == ["an", "or@@", "an@@", "g@@", "e"]
+    assert record.recorded_in(json.loads(json.dumps(recorded.entry())), "x").steps == recorded.steps
+    (folder / "dict.txt").write_text((folder / "dict.txt").read_text() + "madeupword0000 0\n")
+    assert record.read_preparation(folder / "dict.txt") is not None, "fairseq-preprocess has padded it"
+    assert record.read_preparation(folder / "dict.de.txt") is None
+
+
+def break_dictionary(folder):
+    (folder / "dict.txt").write_text((folder / "dict.txt").read_text() + "ℝ 1\n")
+
+
+def break_codes(folder):
+    (folder.parent / "bpe.codes").write_text(CODES + "r o\n")
+
+
+def lose_codes(folder):
+    (folder.parent / "bpe.codes").unlink()
+
+
+def add_glossary(folder):
+    (folder.parent / "glossary.txt").write_text("^(?:orange)$\n")
+
+
+def break_example(folder):
+    text = (folder / "preparation.json").read_text()
+    (folder / "preparation.json").write_text(text.replace("d@@ o@@ g .", "dog ."))
+
+
+def break_record(folder):
+    text = (folder / "preparation.json").read_text()
+    (folder / "preparation.json").write_text(text.replace('"moses"', '"mosses"'))
+
+
+def later_version(folder):
+    (folder / "preparation.json").write_text('{"preparation": 2}')
+
+
+BROKEN = {
+    break_dictionary: "another dict.txt",
+    break_codes: "segmented with.*give that one",
+    lose_codes: "bpe.codes.*give it by --bpe-codes",
+    add_glossary: "segmented with",
+    break_example: "prepare the text again",
+    break_record: "damaged.*mosses",
+    later_version: "not a record of version 1",
+}
+
+
+@pytest.mark.parametrize("damage", BROKEN, ids=lambda damage: damage.__name__)
+def test_a_record_that_does_not_fit_is_refused(folder, damage):
+    damage(folder)
+    with pytest.raises(DataError, match=re.compile(BROKEN[damage], re.DOTALL)):
+        record.read_preparation(folder / "dict.txt").preparation(DICT)
+
+
+def test_codes_that_the_user_names_must_be_those_of_the_record(folder, tmp_path):
+    recorded = record.read_preparation(folder / "dict.txt")
+    other, same = tmp_path / "other" / "codes", tmp_path / "same" / "codes"
+    for path, text in ((other, CODES + "r o\n"), (same, CODES)):
+        path.parent.mkdir()
+        path.write_text(text)
+    assert recorded.preparation(DICT, {"codes": str(same)})("an") == ["an"]
+    for path in (other, tmp_path / "none"):
+        with pytest.raises(DataError, match="--bpe-codes"):
+            recorded.preparation(DICT, {"codes": str(path)})
+
+
+@pytest.mark.parametrize("name", ["sacremoses", "spacy", "subword-nmt"])
+def test_a_missing_library_is_one_line(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, {"subword-nmt": "subword_nmt.apply_bpe"}.get(name, name), None)
+    prepare = Preparation([*parse_steps("wikibooks"), {"step": "bpe"}], {"codes": CODES})
+    with pytest.raises(ImportError, match=rf"pip install {name}$"):
+        prepare("a")

@@ -1,0 +1,106 @@
+"""The record of how text is prepared goes with an expanded, a trimmed and a transferred model, and with checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from expand_checkpoints import argv, make
+from segmentations import KINDS, NEW_TEXT, TRAINING, mark_of, opened, subwords_of
+from segmentations import files as files
+
+from embinit_fairseq.cli.main import main
+from embinit_fairseq.vocab.dictionary import read_dictionary
+from embinit_fairseq.vocab.preparation_options import parse_steps, written
+from embinit_fairseq.vocab.preparation_record import read_preparation, record_preparation
+
+pytest.importorskip("sacremoses")
+
+
+@pytest.fixture(params=KINDS)
+def recorded(request, files, tmp_path):
+    """(kind, checkpoint whose data have a record, its segmentation): lower-cased Moses' words in subwords."""
+    kind = request.param
+    old = opened(files, kind)
+    checkpoint = make(tmp_path, "lm_tied", words=[*subwords_of(old, [*TRAINING, *NEW_TEXT, ", ."]), "ℝ", "Q", "yahoo!"])
+    option = "codes" if kind == "codes" else "model"
+    steps = parse_steps(f"lowercase,moses,{'bpe' if kind == 'codes' else 'sentencepiece'}")
+    pairs = [(f"{line.title()}.", " ".join(old.segment(f"{line} ."))) for line in TRAINING[:5]]
+    name = Path(checkpoint.dictionary).name
+    folder = Path(checkpoint.dictionary).parent
+    record_preparation(folder, {name: steps}, {option: files[kind]}, {name: pairs})
+    return kind, checkpoint, old
+
+
+def prepared_by(folder: Path):
+    """Return the preparation that a folder's record says, and the command's own record."""
+    (dictionary,) = folder.glob("dict*.txt")
+    record = read_preparation(dictionary)
+    command = json.loads(next(folder.glob("[et]*.json")).read_text())
+    return record.preparation(read_dictionary(dictionary).symbols), record, command
+
+
+def test_new_words_are_looked_for_in_raw_text(recorded, tmp_path, capsys):
+    """A word that prepared text has may never come out of raw text; old text is as it was."""
+    kind, checkpoint, old = recorded
+    mark = mark_of(kind)
+    new = [f"{mark}bamulo", f"{mark}Bade", f"{mark}ki!"]
+    (tmp_path / "new").write_text("".join(f"{word}\n" for word in new))
+    words = argv(checkpoint)
+    words[words.index("--words") + 1] = str(tmp_path / "new")
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    prepare, record, command = prepared_by(checkpoint.output)
+    assert [*command["preparation"]["not_from_raw_text"]] == new[1:]
+    assert f"attention      raw text never has these words: {new[1]} (" in said
+    assert prepare("Bamulo!")[:1] == new[:1]
+    for line in TRAINING[:30]:
+        assert prepare(line.upper()) == [p for w in line.split() for p in old.segment(w)], "old text is as before"
+    assert written(record.steps) == command["preparation"]["steps"]
+    assert len(record.examples) == 3
+    assert "preparation.json" in command["files"]
+
+
+def test_a_smaller_dictionary(recorded, tmp_path, capsys):
+    _, checkpoint, old = recorded
+    (tmp_path / "keep").write_text("".join(f"{' '.join(old.segment(line))}\n" for line in TRAINING[:12]))
+    words = ["trim-vocab", "--checkpoint", checkpoint.path, "--dict", checkpoint.dictionary]
+    assert main([*words, "--keep-text", str(tmp_path / "keep"), "--output", str(checkpoint.output)]) == 0
+    assert "raw text       lowercase,moses," in capsys.readouterr().out
+    prepare, _, command = prepared_by(checkpoint.output)
+    assert command["segmentation"]["files"], "the record names the segmentation: no option is needed"
+    symbols = {*read_dictionary(next(checkpoint.output.glob("dict*.txt"))).symbols}
+    letters = {*"".join(TRAINING[:12])}
+    for line in (*TRAINING[12:], *NEW_TEXT):
+        if letters.issuperset(line):
+            assert symbols.issuperset(prepare(line.title()))
+
+
+@pytest.mark.parametrize("recorded", ["codes"], indirect=True)
+def test_another_dictionary_brings_its_own_record(recorded, tmp_path):
+    _, checkpoint, _ = recorded
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "dict.txt").write_text("yahoo! 1\nbade 1\n")
+    record_preparation(other, {"dict.txt": parse_steps("lowercase")}, pairs={"dict.txt": [("Bade", "bade")]})
+    words = ["transfer-vocab", "--checkpoint", checkpoint.path, "--dict", checkpoint.dictionary, "--method", "copy"]
+    assert main([*words, "--new-dict", str(other / "dict.txt"), "--output", str(checkpoint.output)]) == 0
+    prepare, record, _ = prepared_by(checkpoint.output)
+    assert written(record.steps) == "lowercase"
+    assert prepare("BADE Yahoo!") == ["bade", "yahoo!"]
+
+
+def test_codes_of_another_run_and_unknown_preparations(recorded, tmp_path, capsys):
+    _, checkpoint, _ = recorded
+    foreign = tmp_path / "codes"
+    foreign.write_text("#version: 0.2\nb a</w>\n")
+    flag = ["--bpe-codes", str(foreign)]
+    call = argv(checkpoint)
+    assert main([*call, *flag]) == 2
+    assert "--bpe-codes" in capsys.readouterr().err
+    assert not checkpoint.output.exists()
+    (Path(checkpoint.dictionary).parent / "preparation.json").unlink()
+    assert main(call) == 0
+    assert "raw text       unknown" in capsys.readouterr().out
+    assert not (checkpoint.output / "preparation.json").exists()
