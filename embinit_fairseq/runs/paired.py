@@ -28,6 +28,7 @@ def randomisation_tests(
     references: Sequence[Sequence[str]],
     systems: Sequence[Sequence[str]],
     metrics: Mapping[str, Metric],
+    trials: int = TRIALS,
 ) -> list[dict[str, dict[str, Any]]]:
     """Test each system against the baseline by paired approximate randomisation.
 
@@ -36,17 +37,18 @@ def randomisation_tests(
         references: each with as many lines.
         systems: translations of other systems, each with as many lines.
         metrics: name -> sacrebleu's object.
+        trials: number of random exchanges.
 
     Returns:
         For each system: metric -> `baseline`, `system`, `difference`, two-sided `p`, `trials`, `seed`, `signature`.
     """
-    is_exchanged = np.random.default_rng(SEED).integers(2, size=(TRIALS, len(baseline)), dtype=bool)
+    is_exchanged = np.random.default_rng(SEED).integers(2, size=(trials, len(baseline)), dtype=bool)
     tests: list[dict[str, dict[str, Any]]] = [{} for _ in systems]
     for name, metric in metrics.items():
         counts, *of_systems = (np.array(metric._extract_corpus_statistics(t, references)) for t in (baseline, *systems))
         signature = metric.get_signature()
         signature.update("seed", str(SEED))
-        signature.update("ar", TRIALS)
+        signature.update("ar", trials)
         for test, of_system in zip(tests, of_systems):
             scores = [_score(metric, stats.sum(0).tolist()) for stats in (counts, of_system)]
             test[name] = {
@@ -55,7 +57,7 @@ def randomisation_tests(
                 "system": scores[1],
                 "difference": scores[1] - scores[0],
                 "p": _p(metric, counts, of_system, abs(scores[1] - scores[0]), is_exchanged),
-                "trials": TRIALS,
+                "trials": trials,
                 "seed": SEED,
                 "signature": str(signature),
             }
