@@ -40,7 +40,12 @@ def damaged(lines: list[str], rng: np.random.Generator) -> list[str]:
 
 def simulate(outputs: list[list[str]], reference: list[str], number: int, rng: np.random.Generator) -> dict[str, list]:
     """Return test -> p of each pair of outputs without a difference."""
-    metrics = {"bleu": SCORES["bleu"].metric()}
+    bleu = SCORES["bleu"].metric()
+    counts = [bleu._extract_corpus_statistics(output, [reference]) for output in outputs]
+    # counted once: exchanging two sentences exchanges their counts
+    counts_of = [dict(zip(pair, both)) for pair, both in zip(zip(*outputs), zip(*counts))]
+    bleu._extract_corpus_statistics = lambda text, _: [of[line] for of, line in zip(counts_of, text)]
+    metrics = {"bleu": bleu}
     found: dict[str, list] = {"randomisation": [], "bootstrap": []}
     for _ in range(number):
         is_exchanged = rng.integers(2, size=len(reference), dtype=bool)

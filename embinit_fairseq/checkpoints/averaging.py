@@ -84,7 +84,7 @@ def best_checkpoints(
         values[path] = value
         options = options_of(state, "checkpoint")
         higher = bool(options.get("maximize_best_checkpoint_metric", False))
-        if reason := wrong(options.get("best_checkpoint_metric", "loss"), higher):
+        if reason := wrong(options.get("best_checkpoint_metric", ""), higher):
             raise CheckpointError(f"{path}: in its training {reason}. Give --last, or name the checkpoints")
         sign = -1 if higher else 1
     return sorted(values, key=lambda path: sign * values[path])[:number]
