@@ -35,14 +35,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--output", metavar="DIR", help="write results.md, results.json and curves.png; default: print only")
     add("--csv", metavar="FILE", help="write the tables as CSV: a line per table, row and column")
     add("--baseline", metavar="NAME", help="row that others are compared with; default: the first of each table")
-    add(
+    group = parser.add_argument_group("translations")
+    group.add_argument(
         "--ref",
         nargs="+",
         action="extend",
         metavar="FILE",
-        help="compare translations, each RUN a file or a run's folder, with these references; then also:",
+        help="references: test translations instead of runs; each RUN is plain text, output of fairseq-generate, or a "
+        "run's folder. As for embinit score:",
     )
-    add_text_options(parser)
+    add_text_options(group)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print one JSON object instead of a table")
 
 
-def add_text_options(parser: argparse.ArgumentParser) -> None:
+def add_text_options(parser: argparse._ActionsContainer) -> None:
     """Add the options that `embinit compare` has too: how tokens become text, and what is computed."""
     add = parser.add_argument
     add(

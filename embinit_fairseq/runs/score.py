@@ -192,7 +192,7 @@ def _translation_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
     if place.is_dir() and checkpoint.is_file() and place.resolve() not in checkpoint.resolve().parents:
         yield f"{translated.path} is of {checkpoint}, which is not in {place}: are these its translations?"
     if search := translated.search():
-        yield f"{translated.path}: translated with {search}: name this next to the score"
+        yield f"translated with {search}: name this next to the score"
     if translated.option("prefix_size") == "1":
         yield "--prefix-size 1: translations begin with the reference's first token, which is right for a language tag"
     if (left := pieces_left(text)) is not None:

@@ -201,6 +201,7 @@ def test_differences_over_shared_seeds_with_their_interval(tmp_path, compare, sh
         for seed, loss in of_seed.items():
             scores = score(10 * loss) if seed != "3" else {}
             write_run(tmp_path / name / seed, {"init": name, "seed": seed}, [loss + 1, loss], scores=scores)
+        write_run(tmp_path / name / "unknown", {"init": name}, [9.0])
     write_run(tmp_path / "single", {"init": "zeros", "seed": "1"}, [1.0])
     (table,) = compare(tmp_path, "--baseline", "xavier")
     (row,) = table["differences"]  # zeros has one seed

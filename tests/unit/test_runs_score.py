@@ -462,6 +462,7 @@ STEPS = ["--detokenize", "bpe", "moses", "--lang", "en"]
         (SENTENCES, SENTENCES, [], ""),
         (SPLIT, SPLIT, [], ""),
         (SPLIT, SENTENCES, [], "another form"),
+        (REFERENCES * 4, RAW * 4, [], "another form"),  # BLEU alone does not notice
         (PIECES, SPLIT, STEPS, "another form"),
         (PIECES, PIECES, STEPS, "another form"),
         ([line.lower() for line in PIECES], SENTENCES, STEPS, "another form"),
@@ -513,7 +514,7 @@ def test_several_references_are_those_of_sacrebleu_and_are_kept(run, printed, re
     printed("score", "b", "--ref", "raw", "--ref", "second")
     ((test,),) = (table["tests"] for table in printed("compare", "run", "b")["tables"])
     assert test["bleu"]["baseline"] == pytest.approx(found["bleu"]["score"])
-    printed("score", "run", "--ref", "second", "--metrics", "chrf")
+    printed("score", "run", "--ref", "raw", "--metrics", "chrf")
     assert [(run / name).exists() for name in names] == [True, False]
     assert json.loads((run / "result.json").read_text())["scores"].keys().isdisjoint({"bleu", "ter"})
     write_lines(run.parent / "second", other[:2])
