@@ -145,8 +145,8 @@ def score(request: ScoreRequest) -> Scored:
     place = Path(request.place)
     if not place.is_dir():
         return Scored(scores, notes)
-    files = {"hypothesis.tokens": translated.tokens, "hypothesis.text": text, "source.text": source}
-    return write_scores(place, request.subset, Scored(scores, notes), files, references)
+    written = {"hypothesis.tokens": translated.tokens, "hypothesis.text": text, "source.text": source}
+    return write_scores(place, request.subset, Scored(scores, notes), written, references)
 
 
 def read_texts(request: ScoreRequest) -> Texts:
