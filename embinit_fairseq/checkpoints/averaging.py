@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,13 +52,20 @@ def last_checkpoints(folder: Path, number: int, by: str | None = None) -> list[P
     return checkpoints[-number:]
 
 
-def best_checkpoints(folder: Path, number: int) -> list[Path]:
+def best_checkpoints(
+    folder: Path, number: int, wrong: Callable[[str, bool], str | None] = lambda metric, higher: None
+) -> list[Path]:
     """Return the checkpoints with the best validation values, the best first.
 
     They are chosen among the checkpoints of --keep-best-checkpoints, or among the numbered ones if there are none.
 
+    Args:
+        folder: the folder with the checkpoints.
+        number: number of checkpoints.
+        wrong: metric, whether the highest value counted as the best -> why that is wrong; None if it is right.
+
     Raises:
-        CheckpointError: there are fewer, or one was saved without a validation.
+        CheckpointError: there are fewer, one was saved without a validation, or the worst ones were kept as the best.
     """
     paths = sorted(path for path in folder.glob("*.pt") if _BEST.fullmatch(path.name)) or _numbered(folder, None)
     if len(paths) < number:
@@ -75,7 +82,11 @@ def best_checkpoints(folder: Path, number: int) -> list[Path]:
         if value is None or math.isnan(value):
             raise CheckpointError(f"{path}: saved without a validation value, which --best needs; give --last")
         values[path] = value
-        sign = -1 if options_of(state, "checkpoint").get("maximize_best_checkpoint_metric", False) else 1
+        options = options_of(state, "checkpoint")
+        higher = bool(options.get("maximize_best_checkpoint_metric", False))
+        if reason := wrong(options.get("best_checkpoint_metric", ""), higher):
+            raise CheckpointError(f"{path}: in its training {reason}. Give --last, or name the checkpoints")
+        sign = -1 if higher else 1
     return sorted(values, key=lambda path: sign * values[path])[:number]
 
 

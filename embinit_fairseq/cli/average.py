@@ -9,6 +9,7 @@ from pathlib import Path
 from embinit_fairseq.checkpoints.averaging import average, best_checkpoints, checkpoints_in, last_checkpoints
 from embinit_fairseq.cli.records import print_json
 from embinit_fairseq.errors import CheckpointError, OptionError, counted
+from embinit_fairseq.runs.metrics import wrong_direction
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +58,9 @@ def _chosen(args: argparse.Namespace) -> list[Path]:
         given = " ".join(args.paths)
         raise OptionError(f"{flag}: chooses among the checkpoints of a run; give one folder, not {given}")
     folder = checkpoints_in(paths[0])
-    return last_checkpoints(folder, number, args.by) if flag == "--last" else best_checkpoints(folder, number)
+    if flag == "--last":
+        return last_checkpoints(folder, number, args.by)
+    return best_checkpoints(folder, number, wrong_direction)
 
 
 def _files(paths: list[Path]) -> list[Path]:

@@ -1,5 +1,5 @@
-"""Trainings in tables: mean and sigma over seeds of validation values and test scores, a paired bootstrap of the
-translations, curves."""
+"""Trainings in tables: mean, sigma and paired differences over seeds of validation values and test scores, paired tests
+of the translations, curves. With --ref: paired tests of any translations, plain text or output of fairseq-generate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 from embinit_fairseq.cli.plot_curves import add_run_options
 from embinit_fairseq.cli.progress import progress
-from embinit_fairseq.cli.records import print_json
+from embinit_fairseq.cli.records import print_json, request_of, show
+from embinit_fairseq.cli.score import add_text_options
 from embinit_fairseq.errors import DataError, OptionError, OutputError
 from embinit_fairseq.io import check_file, check_place, make_folder, read_json, write_json, write_text
 from embinit_fairseq.runs.compare import csv_text, markdown, table_record
@@ -22,6 +23,9 @@ from embinit_fairseq.runs.table import Table, compare, read_finished
 _FILES = ("results.md", "curves.png", "results.json")
 #: metrics that have a panel of their own in curves.png, if the runs log them
 _PANELS = ("valid_bleu",)
+#: options of tables, and options of translations (with --ref)
+_OF_TABLES = ("output", "csv", "metric", "by", "x", "unfinished")
+_OF_TRANSLATIONS = ("metrics", "detokenize", "lang", "lowercase", "tokenize")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,11 +34,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--output", metavar="DIR", help="write results.md, results.json and curves.png; default: print only")
     add("--csv", metavar="FILE", help="write the tables as CSV: a line per table, row and column")
-    add("--baseline", metavar="NAME", help="row that the others are tested against; default: the first of each table")
+    add("--baseline", metavar="NAME", help="row that others are compared with; default: the first of each table")
+    group = parser.add_argument_group("translations")
+    group.add_argument(
+        "--ref",
+        nargs="+",
+        action="extend",
+        metavar="FILE",
+        help="references: test translations instead of runs; each RUN is plain text, output of fairseq-generate, or a "
+        "run's folder. As for embinit score:",
+    )
+    add_text_options(group)
 
 
 def run(args: argparse.Namespace) -> int:
     """Read, test, write, print."""
+    unused, why = (_OF_TABLES, "leave it out") if args.ref else (_OF_TRANSLATIONS, "add --ref FILE")
+    for name in unused:
+        if getattr(args, name):
+            raise OptionError(f"--{name}: {'for tables of runs' if args.ref else 'for translations'}; {why}")
+    if args.ref:
+        return _compare_outputs(args)
+    for place in args.runs:
+        if Path(place).is_file():
+            raise OptionError(f"{place}: a file; to compare translations add --ref FILE, or name the folder of a run")
     if args.csv is not None:
         check_file(args.csv, force=True, option="--csv")
     if args.output is not None:
@@ -45,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     if args.baseline is not None and not any(table.row(args.baseline) for table in tables):
         names = ", ".join(dict.fromkeys(f"'{row.name}'" for table in tables for row in table.rows))
         raise OptionError(f"--baseline {args.baseline}: no row has this name; there are: {names}")
-    records = [table_record(table, args.baseline, args.x) for table in progress(tables, "paired bootstrap", "table")]
+    records = [table_record(table, args.baseline, args.x) for table in progress(tables, "paired tests", "table")]
     text = markdown(tables, records, unfinished)
     if args.csv:
         write_text(args.csv, csv_text(records), option="--csv")
@@ -56,6 +79,15 @@ def run(args: argparse.Namespace) -> int:
         print_json(record)
     else:
         print(text, end="")
+    return 0
+
+
+def _compare_outputs(args: argparse.Namespace) -> int:
+    from embinit_fairseq.runs.outputs import compare_outputs, outputs_markdown
+    from embinit_fairseq.runs.score import ScoreRequest
+
+    request = request_of(ScoreRequest, args, place="", refs=args.ref)
+    show(compare_outputs(args.runs, args.baseline, request), outputs_markdown, args.json)
     return 0
 
 

@@ -34,7 +34,7 @@ COMMANDS = {
     "grid": "run a list of trainings, several at a time; the same call continues",
     "score": "score translations by sacrebleu, with signatures",
     "average": "average a run's checkpoints into one",
-    "compare": "compare runs: seeds, scores, paired bootstrap, curves",
+    "compare": "compare runs or translations: seeds, scores, paired tests, curves",
     "convert-tupe": "convert a checkpoint of TUPE's own code for fairseq 0.12.2",
     "expand-vocab": "add words to a trained model, with a bound on the change",
     "trim-vocab": "remove words from a trained model, with the exact price",

@@ -18,9 +18,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
     add("place", metavar="DIR|HYP", help="a run's folder, output of fairseq-generate, or plain text")
-    add("--ref", required=True, metavar="FILE", help="reference, a sentence per line: plain text (see --tokenized)")
+    add(
+        "--ref",
+        nargs="+",
+        action="extend",
+        required=True,
+        metavar="FILE",
+        help="reference, a sentence per line: plain text (see --tokenized); several: BLEU, chrF, TER against all",
+    )
     add("--src", metavar="FILE", help="source text, to be copied to DIR")
     add("--subset", default="test", metavar="NAME", help="of --gen-subset; default: %(default)s")
+    add_text_options(parser)
+    add(
+        "--tokenized",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="also BLEU on tokens, against FILE, which has Moses tokens; without FILE --ref has tokens, and there is "
+        "no other score",
+    )
+    add("--confidence", action="store_true", help="with 95 %% intervals, by bootstrap over the sentences")
+    add("--json", action="store_true", help="print one JSON object instead of a table")
+
+
+def add_text_options(parser: argparse._ActionsContainer) -> None:
+    """Add the options that `embinit compare` has too: how tokens become text, and what is computed."""
+    add = parser.add_argument
     add(
         "--metrics",
         nargs="+",
@@ -36,19 +59,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="how tokens become text, one step after the other: bpe (@@ of subword-nmt), sentencepiece[=MODEL], "
         "huggingface=DIR, moses, spacy; such as `bpe moses`. Default: as fairseq-generate has joined them",
     )
-    add("--lang", metavar="L", help="language of the reference, such as zh, zh_CN; default: as in the log")
-    add(
-        "--tokenized",
-        nargs="?",
-        const="",
-        metavar="FILE",
-        help="also BLEU on tokens, against FILE, which has Moses tokens; without FILE --ref has tokens, and there is "
-        "no other score",
-    )
+    add("--lang", metavar="L", help="language of the references, such as zh, zh_CN; default: as in the log")
     add("--lowercase", action="store_true", help="ignore upper and lower case")
     add("--tokenize", metavar="NAME", help="tokeniser of sacrebleu for BLEU, such as 13a, intl, zh, ja-mecab")
-    add("--confidence", action="store_true", help="with 95 %% intervals, by bootstrap over the sentences")
-    add("--json", action="store_true", help="print one JSON object instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.tokenized == "" and args.metrics:
         raise OptionError("--metrics: for text, but --tokenized says that --ref has tokens; leave one of them out")
-    scored = score(request_of(ScoreRequest, args))
+    scored = score(request_of(ScoreRequest, args, refs=args.ref))
     for note in scored.notes:
         print(f"embinit score: {note}", file=sys.stderr)
     show({**scored.scores, "files": list(map(str, scored.files))}, render, args.json)

@@ -1,4 +1,4 @@
-"""What `embinit compare` says about tables: warnings, a paired test of the translations, Markdown."""
+"""What `embinit compare` says about tables: warnings, paired tests and differences, Markdown."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from embinit_fairseq.errors import DataError, counted
 from embinit_fairseq.io import read_lines
-from embinit_fairseq.runs.metrics import SAMPLES, SCORES, TEXT_SCORES, paired_bootstrap, recorded_metrics
+from embinit_fairseq.runs.metrics import SCORES, TEXT_SCORES, known_direction, recorded_metrics, wrong_direction
+from embinit_fairseq.runs.paired import SEED, TRIALS, randomisation_tests, seed_interval
 from embinit_fairseq.runs.record import Run
 from embinit_fairseq.runs.table import Result, Row, Table, curves_record
+
+#: the test, for the reader of a table
+TESTED = (
+    f"p: two-sided, by paired approximate randomisation over the sentences of the test set ({TRIALS:,} trials, seed "
+    f"{SEED})"
+)
 
 
 def table_record(table: Table, baseline: str | None, x: str | None) -> dict[str, Any]:
@@ -22,13 +29,14 @@ def table_record(table: Table, baseline: str | None, x: str | None) -> dict[str,
 
     Args:
         table: the table.
-        baseline: name of the row that the others are tested against; None: the first row.
+        baseline: name of the row that the others are compared with; None: the first row.
         x: quantity on the horizontal axis of the curves.
     """
     base = table.row(baseline)
     tests, notes = paired_tests(table, base)
     if base is None:
-        notes.append(f"no paired bootstrap: no row is called {baseline}")
+        notes.append(f"no differences and no paired tests: no row is called {baseline}")
+    differences, missing = seed_differences(table, base)
     columns, curves = table.columns(), curves_record(table, x)
     rows = [
         {
@@ -48,10 +56,11 @@ def table_record(table: Table, baseline: str | None, x: str | None) -> dict[str,
         "labels": table.common,
         "place": curves["place"],
         "warnings": warnings(table),
-        "notes": notes,
+        "notes": [*notes, *missing],
         "rows": rows,
         "baseline": base.name if base else None,
-        "bootstrap": tests,
+        "differences": differences,
+        "tests": tests,
     }
 
 
@@ -74,8 +83,13 @@ def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def warnings(table: Table) -> list[str]:
-    """Return the reasons not to compare rows: a seed twice, different seeds, options, criteria, signatures."""
+    """Return the reasons not to compare rows: a wrong best, a seed twice, different options, doubtful scores, ..."""
     notes = []
+    if reason := wrong_direction(table.metric, table.higher):
+        notes.append(reason)
+    elif known_direction(table.metric) is None and any(run.metric != table.metric for run in table.runs):
+        best = "highest" if table.higher else "lowest"
+        notes.append(f"the name of {table.metric} does not say if a higher value is better; the {best} counts as best")
     for row in table.rows:
         seeds = Counter(run.seed for run in row.runs)
         for seed, number in seeds.items():
@@ -93,6 +107,11 @@ def warnings(table: Table) -> list[str]:
     if len(set(seeds_of.values())) > 1:
         listed = "; ".join(f"{name}: {seeds}" for name, seeds in seeds_of.items())
         notes.append(f"the rows are means over different seeds ({listed})")
+    doubts: dict[str, list[str]] = {}
+    for run in table.runs:
+        for note in (run.record.get("scores") or {}).get("notes", ()):
+            doubts.setdefault(note, []).append(run.name)
+    notes += [f"scores of {', '.join(names)}: {note}" for note, names in doubts.items()]
     losses = {_loss(run) for run in table.runs if run.settings}
     if len(losses) > 1:
         notes.append(f"the losses are of different criteria and cannot be compared ({'; '.join(sorted(losses))})")
@@ -108,7 +127,7 @@ def _loss(run: Run) -> str:
     return f"{criterion} {run.settings.get('--label-smoothing', '')}".rstrip()
 
 
-# ---- The paired bootstrap -------------------------------------------------------------------------------------------
+# ---- Paired tests over sentences, paired differences over seeds ------------------------------------------------------
 
 
 def paired_tests(table: Table, base: Row | None) -> tuple[list[dict[str, Any]], list[str]]:
@@ -136,53 +155,83 @@ def paired_tests(table: Table, base: Row | None) -> tuple[list[dict[str, Any]], 
         runs = [run, *systems.values()]
         names = [name for name in TEXT_SCORES if all(_signature(tested.record, name) for tested in runs)]
         if systems:
-            of_seed = paired_bootstrap(
+            of_seed = randomisation_tests(
                 *texts[run.name],
                 [texts[other.name][0] for other in systems.values()],
                 recorded_metrics(run.record["scores"], names),
             )
             tests += [{"row": name, "seed": seed, **test} for name, test in zip(systems, of_seed)]
     if tests:
-        notes.append(
-            f"paired bootstrap over the sentences of the test set, {SAMPLES:,} samples, each seed by itself; p is "
-            f"two-sided; signature `{tests[0]['bleu']['signature']}`"
-        )
+        notes.append(f"{TESTED}, each seed by itself; signature `{tests[0]['bleu']['signature']}`")
     missing = [row.name for row in others if not any(test["row"] == row.name for test in tests)]
     if missing:
-        notes.append(f"no paired bootstrap of {', '.join(missing)}: no seed with translations of both rows")
+        notes.append(f"no p of {', '.join(missing)}: no seed with translations of both rows")
     return tests, notes
 
 
-def _read_texts(table: Table) -> tuple[dict[str, tuple[list[str], list[str]]], list[str]]:
-    """Return name of a run -> its translations and their reference, and a note on runs without reference or BLEU."""
-    texts: dict[str, tuple[list[str], list[str]]] = {}
+def seed_differences(table: Table, base: Row | None) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the mean difference to the row `base` over two or more shared seeds, with its 95 % t-interval.
+
+    Returns:
+        For each row with such seeds: `row`, `columns` (title -> seeds, mean, low, high); and a note without SciPy.
+    """
+    if base is None:
+        return [], []
+    columns = [column for column in table.columns() if column.is_result]
+    first = _one_per_seed(base)
+    rows = []
+    for row in table.rows:
+        second = _one_per_seed(row)
+        seeds = [seed for seed in first if seed in second and seed != "-"]
+        if row is base or len(seeds) < 2:
+            continue
+        pairs = [[{**run.record, "best": run.best(table.metric)} for run in (first[s], second[s])] for s in seeds]
+        found = {}
+        for column in columns:
+            values = [(column.value(one), column.value(other)) for one, other in pairs]
+            differences = [other - one for one, other in values if one is not None and other is not None]
+            try:
+                interval = seed_interval(differences)
+            except ModuleNotFoundError:
+                return [], ["no differences over seeds with intervals: SciPy is not installed (pip install scipy)"]
+            if interval is not None:
+                found[column.title] = interval
+        if found:
+            rows.append({"row": row.name, "columns": found})
+    return rows, []
+
+
+def _read_texts(table: Table) -> tuple[dict[str, tuple[list[str], list[list[str]]]], list[str]]:
+    """Return name of a run -> its translations and their references, and a note on runs without references or BLEU."""
+    texts: dict[str, tuple[list[str], list[list[str]]]] = {}
     without = []
     for run in table.runs:
-        path, reference = run.texts()
+        path, references = run.texts()
         if path is None:
             continue
-        if reference is None or _signature(run.record, "bleu") is None:
+        if not references or _signature(run.record, "bleu") is None:
             without.append(run.name)
             continue
-        lines, expected = ([line for _, line in read_lines(file)] for file in (path, reference))
-        if len(lines) != len(expected):
-            raise DataError(
-                f"{path} has {counted(len(lines), 'line')}, but the reference {reference} {len(expected):,}; translate "
-                "the test set again, or score again (embinit score)"
-            )
+        lines, *expected = ([line for _, line in read_lines(file)] for file in (path, *references))
+        for file, reference in zip(references, expected):
+            if len(lines) != len(reference):
+                raise DataError(
+                    f"{path} has {counted(len(lines), 'line')}, but the reference {file} {len(reference):,}; translate "
+                    "the test set again, or score again (embinit score)"
+                )
         texts[run.name] = lines, expected
     if without:
         return texts, [
-            f"no paired bootstrap for {', '.join(without)}: no reference next to the translations, or no BLEU in the "
-            "record; score again (embinit score)"
+            f"no p of {', '.join(without)}: no reference next to the translations, or no BLEU in the record; score "
+            "again (embinit score)"
         ]
     return texts, []
 
 
-def _one_per_seed(row: Row, texts: Mapping[str, Any]) -> dict[str, Run]:
-    """Return seed -> the row's run with translations; a seed with several runs is left out, and a warning says so."""
+def _one_per_seed(row: Row, texts: Collection[str] | None = None) -> dict[str, Run]:
+    """Return seed -> the row's run, only those in `texts`; seeds with several runs are left out, with a warning."""
     seeds = Counter(run.seed for run in row.runs)
-    return {run.seed: run for run in row.runs if seeds[run.seed] == 1 and run.name in texts}
+    return {run.seed: run for run in row.runs if seeds[run.seed] == 1 and (texts is None or run.name in texts)}
 
 
 def _signature(result: Result, score: str) -> str | None:
@@ -195,10 +244,11 @@ def _signature(result: Result, score: str) -> str | None:
 
 def header(titles: Sequence[str], texts: int = 1) -> list[str]:
     """Return the first two lines of a Markdown table; all but the first `texts` columns are flush right."""
-    return [f"| {' | '.join(map(_in_cell, titles))} |", "|" + " --- |" * texts + " ---: |" * (len(titles) - texts)]
+    return [f"| {' | '.join(map(in_cell, titles))} |", "|" + " --- |" * texts + " ---: |" * (len(titles) - texts)]
 
 
-def _in_cell(text: str) -> str:
+def in_cell(text: str) -> str:
+    """Return text for a cell of a Markdown table."""
     return text.replace("|", "\\|")
 
 
@@ -247,21 +297,58 @@ def markdown(tables: Sequence[Table], records: Sequence[Mapping[str, Any]], unfi
         lines += header(["", "runs", *(column.title for column in columns)])
         for row in table.rows:
             cells = [column.cell(row.results(table.metric)) for column in columns]
-            lines.append(f"| {_in_cell(row.name)} | {len(row.runs)} | {' | '.join(cells)} |")
-        lines += ["", *_tests(table, record), *(f"* {text}" for text in record["notes"]), *_in_common(table), ""]
+            lines.append(f"| {in_cell(row.name)} | {len(row.runs)} | {' | '.join(cells)} |")
+        lines += [
+            "",
+            *_differences(record),
+            *_tests(table, record),
+            *(f"* {text}" for text in record["notes"]),
+            *_in_common(table),
+            "",
+        ]
     return "\n".join(" ".join(line.splitlines()) for line in [*lines, *still_missing(unfinished)])
 
 
-def _tests(table: Table, record: Mapping[str, Any]) -> list[str]:
-    if not record["bootstrap"]:
+def _differences(record: Mapping[str, Any]) -> list[str]:
+    """Return the table of differences over seeds: mean (95 % interval)."""
+    rows = record["differences"]
+    titles = list(dict.fromkeys(title for row in rows for title in row["columns"]))
+    if not titles:
         return []
-    tests = sorted(record["bootstrap"], key=lambda test: [row.name for row in table.rows].index(test["row"]))
+    lines = header([f"difference to {record['baseline']} (95 % interval)", "seeds", *titles])
+    for row in rows:
+        found = row["columns"]
+        seeds = max(interval["seeds"] for interval in found.values())
+        cells = [_interval(found.get(title), seeds) for title in titles]
+        lines.append(f"| {in_cell(row['row'])} | {seeds} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _interval(interval: Mapping[str, Any] | None, seeds: int) -> str:
+    if interval is None:
+        return "-"
+    of = f" (of {interval['seeds']})" if interval["seeds"] < seeds else ""
+    return f"{interval['mean']:+.3f} ({interval['low']:+.3f} to {interval['high']:+.3f}){of}"
+
+
+def _tests(table: Table, record: Mapping[str, Any]) -> list[str]:
+    if not record["tests"]:
+        return []
+    order = [row.name for row in table.rows]
+    tests = sorted(record["tests"], key=lambda test: order.index(test["row"]))
+    return tests_table(record["baseline"], tests)
+
+
+def tests_table(baseline: str, tests: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the Markdown table of paired tests; p has four decimals: the smallest is 1 of 10,001."""
     names = [name for name in SCORES if any(name in test for test in tests)]
+    seeds = ["seed"] if any("seed" in test for test in tests) else []
     titles = [f"{SCORES[name].title} {what}" for name in names for what in ("difference", "p")]
-    lines = header([f"against {record['baseline']}", "seed", *titles])
+    lines = header([f"against {baseline}", *seeds, *titles])
     for test in tests:
-        cells = [f"{test[n]['difference']:+.1f} | {test[n]['p']:.3f}" if n in test else "- | -" for n in names]
-        lines.append(f"| {_in_cell(test['row'])} | {_in_cell(test['seed'])} | {' | '.join(cells)} |")
+        cells = [in_cell(test["row"]), *(in_cell(test[seed]) for seed in seeds)]
+        cells += [f"{test[n]['difference']:+.1f} | {test[n]['p']:.4f}" if n in test else "- | -" for n in names]
+        lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
 
 
@@ -286,6 +373,7 @@ def _in_common(table: Table) -> list[str]:
         *(f"* {label}: `{value}`" for label, value in table.common.items() if label != "seed"),
         *distinct("epochs trained", results, lambda result: max(map(int, result.get("epochs") or {}), default=None)),
         *distinct("beam", results, lambda result: (result.get("scores") or {}).get("beam")),
+        *distinct("translated with", results, lambda result: (result.get("scores") or {}).get("search")),
         *(parameters if len({_parameters(result) for result in results} - {None}) < 2 else []),
         *signatures,
         *environment(results),

@@ -1,4 +1,4 @@
-"""The scores of translations, and the paired bootstrap of two systems (Koehn 2004).
+"""The scores of translations, and the direction of everything that is compared.
 
 An entry of SCORES is all that a further score needs to be computed, recorded, compared and tested.
 """
@@ -101,8 +101,6 @@ SCORES: dict[str, Score] = {
         cased=False,
     ),
 }
-#: samples of the paired bootstrap, sacrebleu's number
-SAMPLES = 1000
 #: scores that `embinit score` computes by default
 DEFAULT_SCORES = ("bleu", "chrf")
 #: scores of text; `embinit compare` tests the ones that all runs have recorded
@@ -118,6 +116,11 @@ FIGURES = {
     "mismatched/epoch": ("at epoch (mismatched)", 1),
 }
 
+#: last words in the names of logged values that are better if they are lower, and if they are higher
+_LOWER = frozenset("loss ppl perplexity wer cer uer error mse rmse mae mcd bpb bpc bpd".split())
+_HIGHER = frozenset(
+    "accuracy acc f1 mcc corr pearson spearman kappa precision recall auc comet meteor rouge bleurt".split()
+)
 #: values that fairseq logs and that are not scores: sizes, speed, the optimizer
 _NOT_SCORES = frozenset("wps wpb bsz ups num_updates wall train_wall gnorm clip lr loss_scale gb_free".split())
 
@@ -128,22 +131,48 @@ def is_score(name: str) -> bool:
     return value != name and value not in _NOT_SCORES and not value.startswith("best_")
 
 
+def known_direction(metric: str) -> bool | None:
+    """Return True for a logged value that is better if it is higher, False for lower, None if the name does not say."""
+    words = metric.removeprefix("valid_").lower().split("_")
+    if (score := SCORES.get(words[0])) is not None:
+        return score.higher
+    return False if words[-1] in _LOWER else True if words[-1] in _HIGHER else None
+
+
 def higher_is_better(metric: str) -> bool:
-    """Return the direction of a logged value: losses, perplexities and TER are better if they are lower."""
-    score = SCORES.get(metric.removeprefix("valid_"))
-    return score.higher if score else not any(word in metric for word in ("loss", "ppl", "perplexity"))
+    """Return the direction of a logged value; if its name does not say, True unless it has a loss in it."""
+    known = known_direction(metric)
+    return known if known is not None else not any(word in metric for word in ("loss", "ppl", "perplexity"))
 
 
-def computed(metric: Metric, text: Sequence[str], reference: Sequence[str], confidence: bool = False) -> dict[str, Any]:
+def wrong_direction(metric: str, higher: bool) -> str | None:
+    """Return fact and remedy if a training takes the worst value of a metric as the best; else None.
+
+    Args:
+        metric: value that chooses the best epoch.
+        higher: whether the highest value does.
+    """
+    if known_direction(metric) in (None, higher):
+        return None
+    worst, change = ("highest", "leave out") if higher else ("lowest", "add")
+    return (
+        f"the {worst} {metric.removeprefix('valid_')} counts as the best, so that the worst checkpoint is "
+        f"checkpoint_best.pt; {change} --maximize-best-checkpoint-metric (with embinit run --metric: --higher)"
+    )
+
+
+def computed(
+    metric: Metric, text: Sequence[str], references: Sequence[Sequence[str]], confidence: bool = False
+) -> dict[str, Any]:
     """Return the part of a record about a score: score, signature, details.
 
     Args:
         metric: sacrebleu's object.
         text: translations.
-        reference: as many lines.
+        references: each with as many lines.
         confidence: add `interval_95`, half of sacrebleu's bootstrap interval (1,000 samples), None if it has none.
     """
-    result = metric.corpus_score(text, [reference], n_bootstrap=1000 if confidence else 1)
+    result = metric.corpus_score(text, references, n_bootstrap=1000 if confidence else 1)
     signature = str(metric.get_signature())
     plain = re.sub(r"\|bs:\d+\|seed:\d+", "", signature)  # the score itself does not depend on the interval
     record = {"score": result.score, "signature": plain, "details": str(result)}
@@ -166,47 +195,3 @@ def recorded_metrics(scores: Mapping[str, Any], names: Iterable[str]) -> dict[st
         return {name: SCORES[name].metric(*settings) for name in names}
     except OptionError as error:
         raise DataError(f"the recorded BLEU has the signature {signature}: {str(error).partition(': ')[2]}") from error
-
-
-def paired_bootstrap(
-    baseline: Sequence[str],
-    reference: Sequence[str],
-    systems: Sequence[Sequence[str]],
-    metrics: Mapping[str, Metric],
-) -> list[dict[str, dict[str, Any]]]:
-    """Test each system against the baseline by sacrebleu's `PairedTest`, on samples of the test set's sentences.
-
-    Args:
-        baseline: translations.
-        reference: as many lines.
-        systems: translations of other systems, each with as many lines.
-        metrics: name -> sacrebleu's object.
-
-    Returns:
-        For each system: metric -> `baseline`, `system`, `difference`, two-sided `p`, `interval` (half of the system's
-        95 % interval) and `signature`.
-    """
-    from sacrebleu.significance import PairedTest
-
-    named: list[tuple[str, Sequence[str]]] = [(str(number), text) for number, text in enumerate([baseline, *systems])]
-    results: Any  # sacrebleu's title of a metric -> a result for each system
-    signatures, results = PairedTest(named, metrics, [list(reference)], test_type="bs", n_samples=SAMPLES)()
-    titles = [title for title in results if title != "System"]  # in the order of `metrics`
-
-    def test(name: str, title: str, number: int) -> dict[str, Any]:
-        first, system = results[title][0], results[title][number]
-        # sacrebleu counts samples whose difference exceeds that of the test set: none, if both texts are equal
-        is_equal = system.score == first.score and system.p_value * (SAMPLES + 1) < 1.5
-        return {
-            "metric": name,
-            "baseline": first.score,
-            "system": system.score,
-            "p": 1.0 if is_equal else system.p_value,
-            "interval": float(system.ci),
-            "signature": str(signatures[title]),
-            "difference": system.score - first.score,
-        }
-
-    return [
-        {name: test(name, title, number) for name, title in zip(metrics, titles)} for number in range(1, len(named))
-    ]

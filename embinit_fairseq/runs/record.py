@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -200,10 +201,19 @@ class Run:
             return joint_hash({name: hashes[name] for name in names})
         return hashes.get("all")
 
-    def texts(self) -> tuple[Path | None, Path | None]:
-        """Return the translations of the test set and their reference; None for a file that is not there."""
-        text, reference = (path if path.is_file() else None for path in (self.path / name for name in TEXTS))
-        return text, reference
+    def texts(self) -> tuple[Path | None, list[Path]]:
+        """Return the translations of the test set, None if they are not there, and their references."""
+        text = self.path / TEXTS[0]
+        return text if text.is_file() else None, reference_files(self.path, "test")
+
+
+def reference_files(run: Path, subset: str, number: int | None = None) -> list[Path]:
+    """Return the references of a subset in the folder of a run: those that are there, or the names of `number` files.
+
+    The first one is SUBSET.reference.text, the second one SUBSET.reference.2.text.
+    """
+    files = [run / f"{subset}.reference{f'.{at}' if at > 1 else ''}.text" for at in range(1, (number or 99) + 1)]
+    return files if number is not None else list(takewhile(Path.is_file, files))
 
 
 def find_runs(argument: str) -> list[Run]:

@@ -26,6 +26,7 @@ from embinit_fairseq.errors import DataError, OptionError, counted
 from embinit_fairseq.io import hardware, versions, write_json
 from embinit_fairseq.runs.command import LIMITS, Command, data_hashes, differences, labels_of, parse_command
 from embinit_fairseq.runs.log import RunLog, read_log
+from embinit_fairseq.runs.metrics import wrong_direction
 from embinit_fairseq.runs.record import CHECKPOINTS, LOG, RESULT, TEXTS, TRAINING, read_record, result_of
 
 #: seconds between two looks at the log
@@ -87,6 +88,9 @@ def run(
     if program is None:
         raise OptionError(f"{command.words[0]}: no such program; install it, or activate the environment that has it")
     check_folder_of_run(folder)
+    reason = wrong_direction(record["metric"], record["higher_is_better"])
+    if reason and (metric is not None or record_before(folder) is None):  # a training that has begun is continued
+        raise OptionError(reason)
     with _locked_log(folder) as log_file:
         before = record_before(folder)
         log = read_log(folder / LOG)

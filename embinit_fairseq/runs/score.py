@@ -1,40 +1,51 @@
-"""Score translations against a reference by sacrebleu, with signatures (`embinit score`).
+"""Score translations against references by sacrebleu, with signatures (`embinit score`).
 
-Five steps: read the translations in the order of the text, join their tokens, read the reference, compute the scores,
-and write scores and texts to the folder of the run, where `embinit compare` reads them.
+Five steps: read the translations in the order of the text, join their tokens, read the references, compute the scores,
+and write scores and texts to the folder of the run, where `embinit compare` reads them. What casts doubt on a score is
+a note next to it, also in the record.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq.errors import DataError, OptionError, counted
-from embinit_fairseq.io import check_is_file, read_json, sha256, write_json, write_text
-from embinit_fairseq.io import read_lines as numbered_lines
-from embinit_fairseq.runs.log import CONFIGURATION, option_in
+from embinit_fairseq.errors import OptionError, counted
+from embinit_fairseq.io import read_json, write_json, write_text
 from embinit_fairseq.runs.metrics import DEFAULT_SCORES, FIGURES, SCORES, computed
-from embinit_fairseq.runs.record import RESULT, TRAINING, read_record
-from embinit_fairseq.runs.tokens import UNKNOWN, detokenizer, known_language, moses_tokenizer
+from embinit_fairseq.runs.record import RESULT, read_record, reference_files
+from embinit_fairseq.runs.tokens import UNKNOWN, Step, detokenizer, known_language, moses_tokenizer
+from embinit_fairseq.runs.translations import (
+    Translations,
+    check_dictionaries,
+    read_lines,
+    read_translations,
+    translations_in,
+)
 from embinit_fairseq.vocab.text import pieces_left
 from embinit_fairseq.vocab.tokens import unescape
 
 #: an unknown word in text, as sentencepiece writes it: sacrebleu's tokeniser would separate <unk> into three words
 UNKNOWN_WORD = "\N{DOUBLE QUESTION MARK}"
-#: output of fairseq-generate in the folder of a run: redirected, by --results-path, by the recipes
-_LOGS = ("{subset}.generate.log", "generate-{subset}.txt", "{subset}/generate.log")
-_LINE = re.compile(r"([HD])-(\d+)\t(?:\S+\t)?(.*)$")
-#: of the source and the target, which fairseq-generate prints once for each sentence
-_ONCE = re.compile(r"[ST]-\d+(?=\t)")
-_DATA_SET = re.compile(r".* \| \S+ \S+ [^\s-]+-([^\s-]+) \d+ examples$")
 #: number of translations ending in a separate period from which text looks tokenised, as for sacrebleu
 _TOKENIZED = 100
 #: characters of Thai, Lao, Tibetan, Burmese, Khmer, Japanese and Chinese
 _UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+#: an unknown word in the sources and references that fairseq-generate prints
+_PRINTED_UNKNOWN = re.compile("<*<unk>>*")
+#: share of the lines that a text must have in common with the log; the normalisation of a text changes fewer
+_LEAST_COMMON = 0.5
+#: BLEU of the log's own references from which a reference is the same text. Measured on Multi30k, with and without
+#: normalisation of the log's text: 99.7 and more; lower-cased or in subwords: less than 90.
+_LEAST_BLEU = 95.0
+#: relative difference of the numbers of words from which a text is joined in another way; Moses' tokens are 10 to 15 %
+#: more than the words of a text
+_MOST_WORDS = 0.04
 #: key in the scores -> option of fairseq-generate, type
 _SETTINGS = {"beam": ("beam", int), "lenpen": ("lenpen", float), "checkpoint": ("path", str)}
 
@@ -45,20 +56,20 @@ class ScoreRequest:
 
     Attributes:
         place: folder of a run, output of fairseq-generate, or plain text.
-        ref: plain text; tokens if `tokenized` is "".
+        refs: references, each plain text; tokens if `tokenized` is "".
         src: the text that was translated, to be copied to the run.
         subset: name of the translated subset.
         metrics: names of SCORES.
         detokenize: how tokens are joined, see `tokens`.
-        lang: language of the reference; None: as in the log.
-        tokenized: the reference in tokens, for BLEU on tokens in addition; "": only that, `ref` has tokens.
+        lang: language of the references; None: as in the log.
+        tokenized: the reference in tokens, for BLEU on tokens in addition; "": only that, `refs` have tokens.
         lowercase: ignore upper and lower case.
         tokenize: tokeniser of sacrebleu for BLEU; None: the language's.
         confidence: with 95 % intervals.
     """
 
     place: str
-    ref: str
+    refs: Sequence[str]
     src: str | None = None
     subset: str = "test"
     metrics: Sequence[str] | None = None
@@ -71,27 +82,24 @@ class ScoreRequest:
 
 
 @dataclass(frozen=True)
-class Translations:
-    """Translations in the order of the text.
+class Texts:
+    """Translations as text, with their references.
 
     Attributes:
-        path: the file.
-        tokens: as the model made them.
-        decoded: as fairseq-generate has joined them; None for plain text.
-        configuration: options of fairseq-generate, as it prints them.
-        target_lang: target language in the options, or as fairseq-generate has found it in the data.
+        translated: as they were read.
+        lang: language of the references; "" if it is not known.
+        decode: joins a line of tokens.
+        text: the translations.
+        references: each with as many lines.
+        notes: doubts about the translations and the references, for the reader of a score.
     """
 
-    path: Path
-    tokens: list[str]
-    decoded: list[str] | None = None
-    configuration: str = ""
-    target_lang: str | None = None
-
-    def option(self, name: str) -> str | None:
-        """Return an option of fairseq-generate as text."""
-        value = option_in(self.configuration, name)
-        return None if value == "None" else value
+    translated: Translations
+    lang: str
+    decode: Step
+    text: list[str]
+    references: list[list[str]]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,228 +118,205 @@ def score(request: ScoreRequest) -> Scored:
         DataError: a file is missing, or files do not belong together. Nothing is written then.
         OptionError: an option is wrong.
     """
-    place, steps = Path(request.place), request.detokenize
-    is_run = place.is_dir()
-    translated = read_translations(translations_in(place, request.subset) if is_run else [place])
-    if is_run:
-        check_dictionaries(place, translated)
-    lang = None if request.lang is None else known_language(request.lang)
-    if lang is None:
-        with contextlib.suppress(OptionError):  # an unknown language in a log is noted
-            lang = known_language(translated.target_lang or "")
-
-    expected = f"translations in {translated.path}", len(translated.tokens)
-    source = read_lines(Path(request.src), *expected, "the text that was translated") if request.src else None
-    decode = detokenizer(steps, lang)
-    as_is = translated.tokens if steps or translated.decoded is None else translated.decoded
-    text = [decode(line).replace(UNKNOWN, UNKNOWN_WORD) for line in as_is]
-    reference = None if request.tokenized == "" else read_lines(Path(request.ref), *expected)
+    texts = read_texts(request)
+    translated, text, references = texts.translated, texts.text, texts.references
+    lines = f"translations in {translated.path}", len(text)
+    source = read_lines(Path(request.src), *lines, "the text that was translated") if request.src else None
+    if source is not None:
+        texts = replace(texts, notes=(*texts.notes, *_source_notes(request, texts, source)))
 
     scores: dict[str, Any] = {}
-    if reference is not None:
+    if references:
         for name in request.metrics or DEFAULT_SCORES:
-            metric = SCORES[name].metric(request.lowercase, lang or "", request.tokenize)
-            scores[name] = computed(metric, text, reference, request.confidence)
+            metric = SCORES[name].metric(request.lowercase, texts.lang, request.tokenize)
+            scores[name] = computed(metric, text, references, request.confidence)
     if request.tokenized is not None:
-        tokens = [unescape(line) for line in read_lines(Path(request.tokenized or request.ref), *expected)]
-        if steps and steps[-1] != "moses":
-            words = list(map(moses_tokenizer(lang), text))  # the reference has Moses' words
-        else:
-            join_subwords = detokenizer(steps[:-1], lang)
-            words = [unescape(join_subwords(line)) for line in translated.tokens]
+        files = [request.tokenized] if request.tokenized else request.refs
+        tokens = [list(map(unescape, read_lines(Path(file), *lines))) for file in files]
         metric = SCORES["bleu_tokenized"].metric(lowercase=request.lowercase)
-        scores["bleu_tokenized"] = computed(metric, words, tokens, request.confidence)
+        scores["bleu_tokenized"] = computed(metric, _words(request, texts), tokens, request.confidence)
     for key, (option, kind) in _SETTINGS.items():
         if (value := translated.option(option)) is not None:
             scores[key] = kind(value)
-    scores |= {"sentences": len(text), **({} if lang is None else {"lang": lang})}
+    scores |= {"sentences": len(text), "lang": texts.lang, "search": translated.search(), "notes": list(texts.notes)}
+    scores = {key: value for key, value in scores.items() if value not in ("", [])}
 
-    notes = tuple(_notes(request, translated, text, reference or (), lang or ""))
-    if not is_run:
+    notes = (*texts.notes, *_language_notes(request, texts))
+    place = Path(request.place)
+    if not place.is_dir():
         return Scored(scores, notes)
-    texts = {
-        "hypothesis.tokens": translated.tokens,
-        "hypothesis.text": text,
-        "reference.text": reference,
-        "source.text": source,
-    }
-    return write_scores(place, request.subset, Scored(scores, notes), texts)
+    written = {"hypothesis.tokens": translated.tokens, "hypothesis.text": text, "source.text": source}
+    return write_scores(place, request.subset, Scored(scores, notes), written, references)
 
 
-def _notes(
-    request: ScoreRequest, translated: Translations, text: Sequence[str], reference: Sequence[str], lang: str
-) -> Iterator[str]:
-    """Say if the text is another run's or still segmented, and if BLEU is computed by another language's rules."""
-    from fairseq_compat.languages import has_spaces, missing_tokenizer
+def read_texts(request: ScoreRequest) -> Texts:
+    """Read translations and references, join the tokens of the translations, and look for doubts.
 
-    checkpoint, place = Path(translated.option("path") or ""), Path(request.place)
+    Raises:
+        DataError: a file is missing, or files do not belong together.
+        OptionError: an option is wrong.
+    """
+    place = Path(request.place)
+    translated = read_translations(translations_in(place, request.subset) if place.is_dir() else [place])
+    if place.is_dir():
+        check_dictionaries(place, translated)
+    lang = "" if request.lang is None else known_language(request.lang)
+    if not lang:
+        with contextlib.suppress(OptionError):  # an unknown language in a log is noted
+            lang = known_language(translated.target_lang or "")
+    decode = detokenizer(request.detokenize, lang or None)
+    as_is = translated.tokens if request.detokenize or translated.decoded is None else translated.decoded
+    text = [decode(line).replace(UNKNOWN, UNKNOWN_WORD) for line in as_is]
+    expected = f"translations in {translated.path}", len(text)
+    references = [] if request.tokenized == "" else [read_lines(Path(path), *expected) for path in request.refs]
+    texts = Texts(translated, lang, decode, text, references)
+    return replace(texts, notes=(*_translation_notes(request, texts), *_reference_notes(request, texts)))
+
+
+def _words(request: ScoreRequest, texts: Texts) -> list[str]:
+    """Return the translations in Moses' words."""
+    steps = request.detokenize
+    if steps and steps[-1] != "moses":
+        return list(map(moses_tokenizer(texts.lang or None), texts.text))
+    join_subwords = detokenizer(steps[:-1], texts.lang or None)
+    return [unescape(join_subwords(line)) for line in texts.translated.tokens]
+
+
+# ---- Notes ----------------------------------------------------------------------------------------------------------
+
+
+def _translation_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
+    """Say if the translations are another run's, of an unusual search, or still segmented."""
+    translated, text, place = texts.translated, texts.text, Path(request.place)
+    checkpoint = Path(translated.option("path") or "")
     if place.is_dir() and checkpoint.is_file() and place.resolve() not in checkpoint.resolve().parents:
         yield f"{translated.path} is of {checkpoint}, which is not in {place}: are these its translations?"
+    if search := translated.search():
+        yield f"translated with {search}: name this next to the score"
+    if translated.option("prefix_size") == "1":
+        yield "--prefix-size 1: translations begin with the reference's first token, which is right for a language tag"
     if (left := pieces_left(text)) is not None:
         yield f"{counted(left[0], 'translation')} of {len(text):,} in subwords: add --detokenize {left[1]}"
-    elif reference and sum(line.endswith(" .") for line in text) >= _TOKENIZED:
+    elif texts.references and sum(line.endswith(" .") for line in text) >= _TOKENIZED and not translated.targets:
         yield "translations end in a separate period ( .): if the reference is text, add --detokenize moses"
+
+
+def _reference_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
+    """Say if no reference is the log's: other sentences, or the same ones in tokens, in subwords, in another case."""
+    from fairseq_compat.languages import has_spaces
+
+    targets = texts.translated.targets
+    if not targets or not texts.references:
+        return
+    common = [_common(texts, targets, reference) for reference in texts.references]
+    number, shared = max(enumerate(common), key=lambda item: len(item[1]))
+    name, reference, log = request.refs[number], texts.references[number], texts.translated.path
+    if len(shared) < _LEAST_COMMON * len(targets):
+        yield (
+            f"{name} is not the reference of {log}: {len(targets) - len(shared):,} of {len(targets):,} lines differ "
+            "from its T- lines; name the reference of the translated sentences"
+        )
+        return
+    join: Step = str if texts.translated.is_joined else texts.decode  # as the translations are joined
+    known = [at for at in targets if at not in shared or not _PRINTED_UNKNOWN.search(targets[at])]
+    own, expected = [join(targets[at]) for at in known], [reference[at] for at in known]
+    metric = SCORES["bleu"].metric(request.lowercase, texts.lang, request.tokenize)
+    bleu = metric.corpus_score(own, [expected]).score if own else 100.0
+    words, expected_words = (sum(len(line.split()) for line in lines) for lines in (own, expected))
+    if bleu < _LEAST_BLEU or (has_spaces(texts.lang) and abs(words - expected_words) > _MOST_WORDS * expected_words):
+        yield (
+            f"{name} has the sentences of {log} in another form: its {expected_words:,} words are {words:,} in the "
+            f"log's T- lines, joined as the translations are, which themselves score {bleu:.1f} BLEU; name text that "
+            "is neither tokenised nor in subwords, and add --detokenize for tokens, --lowercase for lower-cased text"
+        )
+
+
+def _source_notes(request: ScoreRequest, texts: Texts, source: Sequence[str]) -> Iterator[str]:
+    """Say if the source is not the log's."""
+    sources = texts.translated.sources
+    if (differing := len(sources) - len(_common(texts, sources, source))) > (1 - _LEAST_COMMON) * len(sources):
+        yield (
+            f"{request.src} is not the text that was translated: {differing:,} of {len(sources):,} lines differ from "
+            f"the S- lines of {texts.translated.path}; name the source of the translated sentences"
+        )
+
+
+def _common(texts: Texts, printed: Mapping[int, str], lines: Sequence[str]) -> set[int]:
+    """Return the numbers of the sentences that are the same text in the log, in tokens or joined, and in a file."""
+    return {
+        at
+        for at, line in printed.items()
+        if at < len(lines) and (_is_same(line, lines[at]) or _is_same(texts.decode(line), lines[at]))
+    }
+
+
+def _is_same(printed: str, line: str) -> bool:
+    """Return True if letters and digits are the same, except for case, a tag at one end, and unknown words."""
+    parts, letters, at = list(map(_letters, _PRINTED_UNKNOWN.split(printed))), _letters(line), 0
+    if letters in parts[0]:
+        return bool(letters) or not parts[0]
+    for part in parts:
+        at = letters.find(part, at) + len(part)
+        if at < len(part):
+            return False
+    return any(parts) or len(parts) > 1
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", unescape(text)).casefold()))
+
+
+def _language_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
+    """Say if BLEU is computed by another language's rules."""
+    from fairseq_compat.languages import has_spaces, missing_tokenizer
+
     if request.tokenize is not None:
         return
-    if not lang and translated.target_lang:
-        yield f"target language {translated.target_lang} is not a known code: BLEU is computed by 13a; give --lang"
-    if has_spaces(lang) and sum(len(_UNSPACED.findall(line)) for line in reference) > sum(map(len, reference)) / 2:
-        yield (
-            f"{request.ref} has no spaces between words, but BLEU and TER are computed by the rules of "
-            f"{lang or 'languages with spaces'}; give --lang, such as --lang zh"
-        )
-    if reference and (missing := missing_tokenizer(lang)) is not None:
+    lang, target_lang = texts.lang, texts.translated.target_lang
+    if not lang and target_lang:
+        yield f"target language {target_lang} is not a known code: BLEU is computed by 13a; give --lang"
+    for name, reference in zip(request.refs, texts.references):
+        if has_spaces(lang) and sum(len(_UNSPACED.findall(line)) for line in reference) > sum(map(len, reference)) / 2:
+            yield (
+                f"{name} has no spaces between words, but BLEU and TER are computed by the rules of "
+                f"{lang or 'languages with spaces'}; give --lang, such as --lang zh"
+            )
+            break
+    if texts.references and (missing := missing_tokenizer(lang)) is not None:
         yield missing
-
-
-# ---- Reading --------------------------------------------------------------------------------------------------------
-
-
-def translations_in(run: Path, subset: str) -> list[Path]:
-    """Return the outputs of fairseq-generate, several if it ran in shards (SUBSET.generate.*.log).
-
-    Raises:
-        DataError: there is none, with the command that makes it; or there are two.
-    """
-    names = [name.format(subset=subset) for name in _LOGS]
-    found = [run / name for name in names if (run / name).is_file()]
-    if len(found) > 1:
-        raise DataError(f"{found[0]} and {found[1].name}: two outputs of fairseq-generate; remove the older one")
-    if found:
-        return found
-    if shards := sorted(run.glob(f"{subset}.generate.*.log")):
-        return shards
-    raise DataError(
-        f"{run}: no translations in it (none of {', '.join(names)}); make them: fairseq-generate DATA --user-dir "
-        f"embinit_fairseq --gen-subset {subset} --path {run}/checkpoints/checkpoint_best.pt ... > {run / names[0]}"
-    )
-
-
-def read_translations(paths: Sequence[Path]) -> Translations:
-    """Read the outputs of fairseq-generate, one per shard, or plain text with one translation per line.
-
-    fairseq-generate sorts by length; here translations are in the order of the text. If a sentence has several
-    translations, the first one, which is the best, is used.
-
-    Raises:
-        DataError: there are no translations, not all of them, or a sentence is in two shards.
-    """
-    path, target, configuration = paths[0], None, ""
-    best: dict[str, dict[int, str]] = {"H": {}, "D": {}}
-    for shard in paths:
-        lines = _lines(shard)
-        own: dict[str, dict[int, str]] = {"H": {}, "D": {}}
-        printed: set[str] = set()
-        for line in lines:
-            if once := _ONCE.match(line):
-                if once[0] in printed:
-                    raise DataError(
-                        f"{shard}: two outputs of fairseq-generate in one file ({once[0]} twice); translate again into "
-                        "a new file"
-                    )
-                printed.add(once[0])
-            if match := _LINE.match(line):
-                own[match[1]].setdefault(int(match[2]), match[3])
-            elif not configuration and CONFIGURATION in line:
-                configuration = line[line.index(CONFIGURATION) :]
-            elif match := _DATA_SET.match(line):
-                target = match[1]
-        if twice := sorted(best["H"].keys() & own["H"].keys()):
-            raise DataError(
-                f"{shard}: {counted(len(twice), 'sentence')} also in another shard, the first has the number "
-                f"{twice[0]}; give each shard its own --shard-id, or remove old logs"
-            )
-        for kind in best:
-            best[kind] |= own[kind]
-    tokens, decoded = best["H"], best["D"]
-    if not tokens and not configuration:
-        return Translations(path, lines)
-    if not tokens:
-        raise DataError(
-            f"{path}: no translation in it; it ends: {lines[-1].strip() or 'with an empty line'}; correct that (a "
-            "model of this plugin needs --user-dir), and run fairseq-generate again"
-        )
-    order = range(max(tokens) + 1)
-    if missing := [number for number in order if number not in tokens]:
-        raise DataError(
-            f"{', '.join(map(str, paths))}: not all translations are in it ({counted(len(missing), 'sentence')} "
-            f"missing, the first has the number {missing[0]}); run fairseq-generate again"
-        )
-    text = [decoded[number] for number in order] if len(decoded) == len(tokens) else None
-    translated = Translations(path, [tokens[number] for number in order], text, configuration)
-    return replace(translated, target_lang=translated.option("target_lang") or target)
-
-
-def read_lines(path: Path, of: str, expected: int, remedy: str = "their reference") -> list[str]:
-    """Return the lines of a text; raise DataError unless there are as many as expected.
-
-    Args:
-        path: the text.
-        of: plural noun, for the message: things that the text must have a line for.
-        expected: their number.
-        remedy: the right text, for the message.
-    """
-    lines = _lines(path)
-    if len(lines) != expected:
-        raise DataError(
-            f"{path} has {counted(len(lines), 'line')}, but there are {expected:,} {of}; name {remedy}, or translate "
-            "again"
-        )
-    return lines
-
-
-def _lines(path: Path) -> list[str]:
-    """Return the lines of a text; only LF and CR LF end a line, not U+2028 or a lone CR."""
-    check_is_file(path, remedy="name a file with a sentence per line")
-    lines = [line for _, line in numbered_lines(path)]
-    if not lines:
-        raise DataError(f"{path}: empty; write it again")
-    return lines
-
-
-def check_dictionaries(run: Path, translated: Translations) -> None:
-    """Raise DataError if fairseq-generate has read another dictionary than the training.
-
-    With a dictionary of equal length but other words fairseq reports no error, only a wrong BLEU.
-    """
-    data, file = translated.option("data"), run / TRAINING
-    if data is None or not file.is_file():
-        return
-    for name, value in (read_record(file).get("data") or {}).items():
-        name = Path(name).name  # data in parts: bin.00/dict.de.txt
-        path = Path(data) / name
-        if name.startswith("dict.") and path.is_file() and sha256(path) != value:
-            raise DataError(
-                f"{translated.path}: translated with {path}, which is not the dictionary of the training of {run}; "
-                "translate again with the data of the training"
-            )
 
 
 # ---- Writing --------------------------------------------------------------------------------------------------------
 
 
-def write_scores(run: Path, subset: str, scored: Scored, texts: Mapping[str, Sequence[str] | None]) -> Scored:
+def write_scores(
+    run: Path,
+    subset: str,
+    scored: Scored,
+    texts: Mapping[str, Sequence[str] | None],
+    references: Sequence[Sequence[str]],
+) -> Scored:
     """Write the texts and <subset>.scores.json to a run, and scores of the test set to its result.json.
 
-    Other scores and texts of the same translations and reference stay; scores of other translations are removed.
+    Other scores and texts of the same translations and references stay; scores of other translations are removed.
     """
-    files = {
-        run / f"{subset}.{name}": "".join(f"{line}\n" for line in lines)
-        for name, lines in texts.items()
-        if lines is not None
-    }
+    names = reference_files(run, subset, len(references))
+    lines_of = {run / f"{subset}.{name}": lines for name, lines in texts.items()} | dict(zip(names, references))
+    files = {file: "".join(f"{line}\n" for line in lines) for file, lines in lines_of.items() if lines is not None}
     source, place = run / f"{subset}.source.text", run / f"{subset}.scores.json"
-    is_same = all(
+    earlier_references = reference_files(run, subset)
+    is_same = (not references or earlier_references == names) and all(
         file.is_file() and file.read_text(encoding="utf-8") == text for file, text in files.items() if file != source
     )
     is_finished = subset == "test" and (run / RESULT).is_file()
     record = read_record(run / RESULT) if is_finished else None  # read before anything is written
     if not is_same:
-        for name in ("reference.text", "source.text"):
-            (run / f"{subset}.{name}").unlink(missing_ok=True)
+        for file in (*earlier_references, source):
+            file.unlink(missing_ok=True)
     for file, text in files.items():
         write_text(file, text)
     earlier = read_json(place, remedy="remove it and score again") if is_same and place.is_file() else {}
+    earlier = {key: value for key, value in earlier.items() if key not in ("search", "notes")}
     scores, notes = {**earlier, **scored.scores}, scored.notes
     write_json(place, scores)
     written = [*files, place]

@@ -53,6 +53,11 @@ class Column:
     digits: int = 2
     constant: bool = False
 
+    @property
+    def is_result(self) -> bool:
+        """True for values of validations and test sets, not for sizes, places and times."""
+        return self.path[0] in ("best", "scores") and self.path[1] not in ("epoch", "update")
+
     def value(self, result: Result) -> float | None:
         """Return the result's number; None if it has none."""
         node: Any = result

@@ -24,7 +24,7 @@ from embinit_fairseq.errors import one_line
 from embinit_fairseq.io import write_json
 from embinit_fairseq.runs.metrics import SCORES, computed
 from embinit_fairseq.runs.record import RESULT, read_record
-from embinit_fairseq.runs.score import read_lines
+from embinit_fairseq.runs.translations import read_lines
 
 _HYPHEN = re.compile(r"(\S)-(\S)")
 
@@ -44,11 +44,12 @@ def comparable_words(lang: str) -> Callable[[str], str]:
 
 def scores_of(text: list[str], reference: list[str], lang: str) -> dict[str, dict[str, object]]:
     """Return the two scores of detokenised translations."""
-    words = comparable_words(lang)
-    sides = [[words(line) for line in side] for side in (text, reference)]
+    words_of = comparable_words(lang)
+    sides = [[words_of(line) for line in side] for side in (text, reference)]
     split = [[split_compounds(line) for line in side] for side in sides]
     figures = {"bleu_tokenized": sides, "bleu_tokenized_compound_split": split}
-    return {name: computed(SCORES["bleu_tokenized"].metric(), *texts) for name, texts in figures.items()}
+    metric = SCORES["bleu_tokenized"].metric()
+    return {name: computed(metric, words, [reference]) for name, (words, reference) in figures.items()}
 
 
 def main() -> None:

@@ -88,6 +88,15 @@ def test_the_best_are_found_by_their_values(tmp_path: Path, higher: bool) -> Non
             names(2)
 
 
+def test_a_training_that_kept_the_worst_is_refused(tmp_path: Path, refused) -> None:
+    options = {"best_checkpoint_metric": "bleu", "maximize_best_checkpoint_metric": False}
+    for number in (1, 2, 3):
+        state = {"cfg": {"checkpoint": options}, "extra_state": {"val_loss": float(number)}}
+        write(tmp_path / f"checkpoint{number}.pt", {}, **state)
+    message = refused("average", tmp_path, "--best", "2", "--output", tmp_path / "mean.pt")
+    assert all(part in message for part in ("lowest bleu", "--maximize-best-checkpoint-metric", "--last"))
+
+
 def test_the_command(tmp_path: Path, printed) -> None:
     (tmp_path / "run/checkpoints").mkdir(parents=True)
     files = [str(tmp_path / f"run/checkpoints/checkpoint{epoch}.pt") for epoch in (1, 2, 3)]

@@ -1,8 +1,9 @@
-"""embinit compare: rows, means, paired bootstrap, warnings, errors."""
+"""embinit compare: rows, means, paired tests and differences, warnings, errors."""
 
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import statistics
 import sys
@@ -11,15 +12,17 @@ import numpy as np
 import pytest
 from run_folders import BLEU, json_messages, write_log, write_run, write_texts
 from sacrebleu.metrics import BLEU as Bleu
-from sacrebleu.metrics import CHRF
+from sacrebleu.metrics import CHRF, TER
+from sacrebleu.significance import PairedTest
+from scipy import stats
 
 from embinit_fairseq.cli.main import main
-from embinit_fairseq.runs import metrics
+from embinit_fairseq.runs import metrics, paired
 
 REFERENCE = [f"the {a} sees the {b} in the {c}" for a in ("dog", "cat") for b in ("tree", "house") for c in "xyz"]
 WORSE = [line.replace("sees the", "see").replace("tree", "house") for line in REFERENCE]
 BETTER = [line.replace("cat", "dog") for line in REFERENCE]
-#: worse by so little that the p of the bootstrap depends on its samples
+#: worse by so little that p depends on the trials
 NEARLY = [line.replace("dog", "cat").replace("tree in the x", "house in the x") for line in REFERENCE]
 NONE1 = {"init": "none", "seed": "1"}
 
@@ -86,7 +89,8 @@ OTHER = {"labels": {"init": "x", "seed": "1"}}
 @pytest.mark.parametrize(
     ("second", "tables", "warning"),
     [
-        ({"metric": "valid_accuracy"}, 2, ""),
+        ({"metric": "valid_accuracy", "higher_is_better": True}, 2, ""),
+        ({"metric": "valid_accuracy"}, 2, "the lowest accuracy counts as the best"),
         ({"data": {**DATA, "all": "e", "test.bin": "u"}}, 2, ""),
         ({"data": {**DATA, "all": "e", "dict.txt": "w"}}, 2, ""),
         ({"data": {**DATA, "all": "e"}, **OTHER}, 1, ""),  # the same test set and dictionaries
@@ -125,24 +129,42 @@ def two_runs(tmp_path):
     return make
 
 
-def expected_p(system: list[str], baseline: list[str], metric, samples: int) -> float:
-    """Koehn 2004 as sacrebleu counts: the share of resampled test sets whose absolute difference, moved to mean 0,
-    exceeds that of the test set."""
-    everything = range(len(REFERENCE))
-    chosen = np.random.default_rng(12345).choice(len(REFERENCE), size=(samples, len(REFERENCE)), replace=True)
+def exact_p(system: list[str], baseline: list[str], references: list[list[str]], metric) -> float:
+    """The share of all exchanges of pairs that differ whose difference is at least that of the systems."""
+    places = [at for at, pair in enumerate(zip(system, baseline)) if pair[0] != pair[1]]
 
-    def difference(sample) -> float:
-        reference = [[REFERENCE[i] for i in sample]]
-        found = [metric.corpus_score([lines[i] for i in sample], reference).score for lines in (system, baseline)]
-        return abs(found[0] - found[1])
+    def difference(exchanged: tuple) -> float:
+        one, other = system[:], baseline[:]
+        for at in (at for at, is_exchanged in zip(places, exchanged) if is_exchanged):
+            one[at], other[at] = other[at], one[at]
+        return abs(metric.corpus_score(one, references).score - metric.corpus_score(other, references).score)
 
-    differences = np.array([difference(sample) for sample in chosen])
-    larger = differences - differences.mean() > difference(everything)
-    return (1 + int(larger.sum())) / (1 + samples)
+    exchanges = list(itertools.product((False, True), repeat=len(places)))
+    return float(np.mean([difference(exchange) >= difference(exchanges[0]) - 1e-9 for exchange in exchanges]))
 
 
-def test_paired_bootstrap_seed_by_seed(tmp_path, compare, shown, monkeypatch) -> None:
-    monkeypatch.setattr(metrics, "SAMPLES", 60)
+@pytest.mark.parametrize("metric", [Bleu(lowercase=True), CHRF(), TER()], ids=["bleu", "chrf", "ter"])
+@pytest.mark.parametrize("differing", [0, 1, 4])
+def test_p_is_the_share_of_all_exchanges(metric, differing) -> None:
+    """One sentence that differs proves nothing: p is 1, where sacrebleu's strict inequality says 0.0001."""
+    systems = [NEARLY[:differing] + REFERENCE[differing:], BETTER[:differing] + REFERENCE[differing:]]
+    for references in ([REFERENCE], [REFERENCE, WORSE]):
+        (found,) = paired.randomisation_tests(systems[0], references, systems[1:], {"x": metric}, trials=1000)
+        expected = exact_p(systems[1], systems[0], references, metric)
+        assert found["x"]["p"] == pytest.approx(expected, abs=4 * 0.5 / 1000**0.5)  # four standard errors
+        assert f"nrefs:{len(references)}|ar:1000|seed:12345" in found["x"]["signature"]
+
+
+def test_p_is_that_of_sacrebleu_if_no_two_exchanges_are_equally_far() -> None:
+    systems = [[f"{line} {at * at}" for at, line in enumerate(lines)] for lines in (NEARLY, WORSE)]
+    (test,) = paired.randomisation_tests(systems[0], [REFERENCE], systems[1:], {"x": CHRF()}, trials=500)
+    named = [("a", systems[0]), ("b", systems[1])]
+    _, found = PairedTest(named, {"x": CHRF()}, [REFERENCE], test_type="ar", n_samples=500)()
+    result = found["chrF2"][1]
+    assert (test["x"]["p"], test["x"]["system"]) == pytest.approx((result.p_value, result.score))
+
+
+def test_paired_tests_seed_by_seed(tmp_path, compare, shown) -> None:
     capitals = [line.capitalize() for line in BETTER]  # case:lc in the signature: the same score
     of_seed = {("none", "1"): NEARLY, ("none", "2"): REFERENCE, ("xavier", "1"): capitals, ("xavier", "3"): BETTER}
     for (name, seed), lines in of_seed.items():
@@ -150,24 +172,97 @@ def test_paired_bootstrap_seed_by_seed(tmp_path, compare, shown, monkeypatch) ->
         run = write_run(tmp_path / f"{name}{seed}", {"init": name, "seed": seed}, [1.0], scores=scores)
         write_texts(run, lines, REFERENCE)
     (table,) = compare(tmp_path)
-    (test,) = table["bootstrap"]  # of the seeds 1, 2 and 3 both rows have only the first
+    (test,) = table["tests"]  # of the seeds 1, 2 and 3 both rows have only the first
     assert (table["baseline"], test["row"], test["seed"]) == ("none", "xavier", "1")
 
     for name, metric in (("bleu", Bleu(lowercase=True)), ("chrf", CHRF(lowercase=True))):
         system, baseline = (metric.corpus_score(lines, [REFERENCE]).score for lines in (capitals, NEARLY))
-        found = [test[name][key] for key in ("system", "baseline", "difference", "p")]
-        expected = [system, baseline, system - baseline, expected_p(capitals, NEARLY, metric, 60)]
-        assert found == pytest.approx(expected)
+        found = [test[name][key] for key in ("system", "baseline", "difference")]
+        assert found == pytest.approx([system, baseline, system - baseline])
+        (expected,) = paired.randomisation_tests(NEARLY, [REFERENCE], [capitals], {name: metric})
+        assert test[name]["p"] == expected[name]["p"]
+        assert test[name].items() >= {"trials": 10_000, "seed": 12345}.items()
     assert table["rows"][0]["summary"]["BLEU"] == {"mean": 1.0, "sd": 0.0}  # as recorded
     options = ["--baseline", "xavier"]
-    ((test,),) = (table["bootstrap"] for table in compare(tmp_path, *options))
+    ((test,),) = (table["tests"] for table in compare(tmp_path, *options))
     assert (test["row"], test["bleu"]["difference"] < 0) == ("none", True)
-    figures = [f"{test[name]['difference']:+.1f} | {test[name]['p']:.3f}" for name in ("bleu", "chrf")]
+    figures = [f"{test[name]['difference']:+.1f} | {test[name]['p']:.4f}" for name in ("bleu", "chrf")]
     assert f"| none | 1 | {' | '.join(figures)} |" in shown("compare", tmp_path, *options)
     again = write_run(tmp_path / "again", {"init": "xavier", "seed": "1"}, [1.0], scores=score(1.0))
     write_texts(again, BETTER, REFERENCE)
     (table,) = compare(tmp_path)
-    assert table["bootstrap"] == [], "which of the two runs of seed 1?"
+    assert table["tests"] == [], "which of the two runs of seed 1?"
+
+
+def test_differences_over_shared_seeds_with_their_interval(tmp_path, compare, shown, monkeypatch) -> None:
+    """SciPy's paired t-test has the same interval; seeds of one row only do not count."""
+    losses = {"none": {"1": 4.0, "2": 3.5, "3": 3.75, "4": 9.0}, "xavier": {"1": 3.0, "2": 3.0, "3": 2.5, "7": 9.0}}
+    for name, of_seed in losses.items():
+        for seed, loss in of_seed.items():
+            scores = score(10 * loss) if seed != "3" else {}
+            write_run(tmp_path / name / seed, {"init": name, "seed": seed}, [loss + 1, loss], scores=scores)
+        write_run(tmp_path / name / "unknown", {"init": name}, [9.0])
+    write_run(tmp_path / "single", {"init": "zeros", "seed": "1"}, [1.0])
+    (table,) = compare(tmp_path, "--baseline", "xavier")
+    (row,) = table["differences"]  # zeros has one seed
+    pairs = [[of_seed[seed] for seed in "123"] for of_seed in losses.values()]
+    low, high = stats.ttest_rel(*pairs).confidence_interval(0.95)
+    expected = {"seeds": 3, "mean": np.mean(np.subtract(*pairs)), "low": low, "high": high}
+    assert (row["row"], row["columns"]["val. loss (bits)"]) == ("none", pytest.approx(expected))
+    assert row["columns"]["BLEU"]["seeds"] == 2
+    assert "at epoch" not in row["columns"]
+    text = shown("compare", tmp_path, "--baseline", "xavier")
+    assert "| difference to xavier (95 % interval) | seeds | val. loss (bits) |" in text
+    assert f"| none | 3 | {expected['mean']:+.3f} ({low:+.3f} to {high:+.3f}) | " in text
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    (table,) = compare(tmp_path)
+    assert table["differences"] == []
+    assert any("pip install scipy" in note for note in table["notes"])
+
+
+def test_translations_without_runs(tmp_path, printed, shown, refused, monkeypatch) -> None:
+    """Plain text and output of fairseq-generate, against several references."""
+    monkeypatch.chdir(tmp_path)
+    for name, lines in (("a", NEARLY), ("b", BETTER), ("ref", REFERENCE), ("ref2", WORSE)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    log = [f"H-{at}\t-1\t{line.replace('house', 'hou@@ se')}" for at, line in enumerate(BETTER)]
+    (tmp_path / "log").write_text("\n".join(reversed(log)) + "\n")
+    record = printed("compare", "a", "x=b", "log", "--ref", "ref", "ref2", "--detokenize", "bpe")
+    assert [system["name"] for system in record["systems"]] == ["a", "x", "log"]
+    first, second = record["tests"]
+    assert (first["row"], second["row"], first["bleu"]) == ("x", "log", second["bleu"])
+    metric = Bleu()
+    assert first["bleu"]["system"] == pytest.approx(metric.corpus_score(BETTER, [REFERENCE, WORSE]).score)
+    (expected,) = paired.randomisation_tests(NEARLY, [REFERENCE, WORSE], [BETTER], {"bleu": metric})
+    assert first["bleu"]["p"] == expected["bleu"]["p"]
+    text = shown("compare", "a", "b", "--ref", "ref", "--metrics", "ter", "--baseline", "b")
+    assert all(part in text for part in ("| against b | TER difference | TER p |", "ar:10000|seed:12345", "| a | "))
+    for arguments, said in (
+        ("a b", "--ref FILE"),
+        ("a --ref ref", "two outputs or more"),
+        ("a b --ref ref --baseline c", "'a', 'b'"),
+        ("a b --ref ref --by seed", "--by"),
+        ("a b --detokenize bpe", "--ref"),
+    ):
+        assert said in refused("compare", *arguments.split())
+
+
+def test_the_direction_of_best(tmp_path, compare, refused, capsys) -> None:
+    """Where the name says it, a training that keeps the worst checkpoint is named; names of users say nothing."""
+    for metric, higher, is_wrong in (
+        *(("valid_bleu", False, True), ("valid_loss", True, True), ("valid_macro_f1", False, True)),
+        *(("valid_ter", True, True), ("valid_wer", True, True), ("valid_accuracy", True, False)),
+        *(("valid_ppl", False, False), ("valid_upscale", True, False), ("valid_upscale", False, False)),
+    ):
+        assert bool(metrics.wrong_direction(metric, higher)) == is_wrong, metric
+    epochs = {str(at): {"valid_bleu": x, "valid_upscale": x, "valid_num_updates": at} for at, x in enumerate((3, 2, 4))}
+    write_run(tmp_path / "a", NONE1, [1.0], metric="valid_bleu", epochs=epochs)
+    (table,) = compare(tmp_path)
+    assert table["rows"][0]["runs"][0]["best"]["valid_bleu"] == 2  # as checkpoint_best.pt
+    assert any("--maximize-best-checkpoint-metric" in text for text in table["warnings"])
+    assert any("upscale does not say" in text for text in compare(tmp_path, "--metric", "valid_upscale")[0]["warnings"])
+    assert main(["plot", "curves", str(tmp_path), "--output", str(tmp_path / "x.png")]) == 0
+    assert "--maximize-best-checkpoint-metric" in capsys.readouterr().err
 
 
 def test_files_are_written_and_tables_need_no_pictures(tmp_path, capsys, printed, refused, monkeypatch) -> None:
@@ -204,11 +299,11 @@ def test_texts_without_a_reference_and_texts_that_do_not_fit(two_runs, compare, 
     for lacking in ({"keep": False}, {"signature": None}):
         runs = two_runs(WORSE, BETTER, **lacking)
         (table,) = compare(runs)
-        assert table["bootstrap"] == []
+        assert table["tests"] == []
         assert any("score again" in note and str(runs / "none") in note for note in table["notes"])
     two_runs(WORSE, WORSE)
     (table,) = compare(runs)
-    assert table["bootstrap"][0]["bleu"]["p"] == 1
+    assert table["tests"][0]["bleu"]["p"] == 1
     two_runs(WORSE, BETTER)
     (runs / "xavier" / "test.reference.text").write_text("\n".join(reversed(REFERENCE)) + "\n")
     assert "have different references" in refused("compare", runs)

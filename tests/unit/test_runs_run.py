@@ -327,6 +327,9 @@ def test_wrong_calls_leave_nothing(tmp_path, refused) -> None:
         ("{}/a --label =x -- fairseq-train {}/bin", "--label =x"),
         ("{}/a -- no-such fairseq-train {}/bin", "no-such: no such program"),
         ("{}/bin/dict.txt -- fairseq-train {}/bin", "{}/bin/dict.txt: cannot be written"),
+        ("{}/a -- fairseq-train {}/bin --best-checkpoint-metric bleu", "add --maximize-best-checkpoint-metric"),
+        ("{}/a -- fairseq-train {}/bin --maximize-best-checkpoint-metric", "leave out --maximize"),
+        ("{}/a --metric bleu -- fairseq-train {}/bin", "--higher"),
     ):
         said = refused("run", *arguments.replace("{}", str(tmp_path)).split())
         assert message.replace("{}", str(tmp_path)) in said

@@ -17,8 +17,9 @@ from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.runs.log import CONFIGURATION
 from embinit_fairseq.runs.metrics import TEXT_SCORES, recorded_metrics
-from embinit_fairseq.runs.score import read_translations, translations_in
+from embinit_fairseq.runs.score import ScoreRequest, score
 from embinit_fairseq.runs.tokens import Tokenizer, detokenizer, join_sentencepiece
+from embinit_fairseq.runs.translations import SEARCH, read_translations, translations_in
 
 REFERENCES = ["A man , in a hat , sings a song .", "Two dogs run over the green grass .", "He sleeps all day long ."]
 RAW = [line.replace(" .", ".").replace(" ,", ",") for line in REFERENCES]
@@ -331,3 +332,195 @@ def test_wrong_calls(run, refused, monkeypatch) -> None:
     ):
         message = refused("score", *arguments.split())
         assert all(text in message for text in said), message
+
+
+# ---- Logs that are not of a plain beam search, references that are not the log's ------------------------------------
+
+#: options of fairseq-generate that change the search but are recorded, or common and without a note; or only the output
+NO_NOTE = {
+    *("beam", "lenpen", "max_len_a", "max_len_b", "score_reference"),
+    *("no_early_stop", "no_beamable_mm", "sacrebleu", "print_alignment", "print_step", "retain_iter_history"),
+    "no_seed_provided",
+}
+OPTIONS = (
+    "{'_name': None, 'common': {'seed': 1}, 'common_eval': {'path': 'a.pt', 'model_overrides': '{}'}, 'generation': "
+)
+
+
+def printed_log(path: Path, hypotheses: list[str], targets: list[str] | None = None, head: str = OPTIONS, **options):
+    """A log with T- lines and the options of fairseq, of which some are changed."""
+    values = {"beam": 5, "nbest": 1, "score_reference": False, "prefix_size": 0, "sampling": False, **options}
+    lines = [f"... | INFO | fairseq_cli.generate | {head}{values}, 'task': {{'target_lang': 'en'}}}}"] if head else []
+    for at, line in enumerate(hypotheses):
+        lines += [f"S-{at}\tquelle {at}", *([f"T-{at}\t{targets[at]}"] if targets else []), f"H-{at}\t-0.5\t{line}"]
+    write_lines(path, lines)
+
+
+def test_every_option_of_the_search_is_in_the_table() -> None:
+    """SEARCH has fairseq's options and defaults: the next release's new option fails here."""
+    from fairseq.dataclass.configs import CommonEvalConfig, GenerationConfig
+
+    defaults = {**vars(CommonEvalConfig()), **vars(GenerationConfig())}
+    assert {name for name in vars(GenerationConfig()) if not name.startswith("_")} == (SEARCH.keys() | NO_NOTE) - {
+        "model_overrides"
+    }
+    for name, default in SEARCH.items():
+        assert default == str(defaults[name]), name
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"score_reference": True}, "--score-reference"),
+        ({"prefix_size": 3}, "--prefix-size 3"),
+        ({"head": "Namespace(all_gather_list_size=16384, score_reference=True, seed=1)"}, "--score-reference"),
+        ({"head": ""}, "2>&1"),  # the reference, and no options that say why
+    ],
+)
+def test_output_that_is_the_reference_is_refused(run, refused, options, said) -> None:
+    """Nothing is written: BLEU 100 would be in result.json."""
+    write_run(run, {"seed": "1"}, [2.0])
+    before = (run / "result.json").read_bytes()
+    targets = [*RAW[:2], "He <<unk>> all day long."]
+    printed_log(run / "test.generate.log", [*RAW[:2], "He <unk> all day long."], targets, **options)
+    assert said in refused("score", "run", "--ref", "raw")
+    assert ((run / "result.json").read_bytes(), (run / "test.scores.json").exists()) == (before, False)
+    printed_log(run / "test.0.generate.log", RAW[:1], **({"head": options["head"]} if "head" in options else {}))
+    (run / "test.generate.log").rename(run / "test.generate.1.log")  # of two shards only the second one
+    (run / "test.0.generate.log").rename(run / "test.generate.0.log")
+    assert said in refused("score", "run", "--ref", "raw")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (["T-0\ta", "T-1\tb"], "give the whole output"),
+        (["... | INFO | fairseq_cli.eval_lm | " + CONFIGURATION + "{}", "Loss (base 2): 3"], "eval_lm"),
+        (["... | INFO | fairseq_cli.generate | " + CONFIGURATION + "{}, 'quiet': True"], "--quiet"),
+    ],
+)
+def test_output_without_translations(run, refused, content, said) -> None:
+    write_lines(run / "log", content)
+    assert said in refused("score", "run/log", "--ref", "raw")
+
+
+def test_lines_of_one_kind_are_in_the_order_of_the_text(run, printed, refused) -> None:
+    """`grep ^D`; `grep ^T` is no reference, and a sorted list has the best translation anywhere."""
+    write_lines(run / "decoded", [f"D-{at}\t-0.5\t{RAW[at]}" for at in (2, 0, 1)])
+    assert printed("score", "run/decoded", "--ref", "raw")["bleu"]["score"] == pytest.approx(100)
+    write_lines(run / "targets", [f"T-{at}\t{RAW[at]}" for at in (2, 0, 1)])
+    assert "name their reference" in refused("score", "run/decoded", "--ref", "run/targets")
+    several = [f"H-{at}\t{value}\t{line}" for at, line in enumerate(RAW) for value, line in ((-2, "x"), (-1, line))]
+    write_lines(run / "sorted", several)
+    found = read_translations([run / "sorted"])
+    assert (found.tokens, found.search()) == (RAW, "--nbest 2")
+
+
+@pytest.mark.parametrize(
+    ("options", "search"),
+    [
+        ({}, None),
+        ({"no_early_stop": True, "print_alignment": "hard", "max_len_a": 1.2, "unkpen": 0.0}, None),
+        ({"nbest": 5}, "--nbest 5"),
+        ({"sampling": True, "sampling_topk": 10}, "--sampling --sampling-topk 10"),
+        ({"prefix_size": 1}, "--prefix-size 1"),
+        ({"constraints": "ordered", "match_source_len": True}, "--constraints ordered --match-source-len"),
+        ({"head": OPTIONS.replace("a.pt", "a.pt:b.pt")}, "an ensemble of 2 checkpoints"),
+    ],
+)
+def test_another_search_is_named_next_to_the_score(run, capsys, options, search) -> None:
+    """Also in the record, where `embinit compare` finds it, until another translation is scored."""
+    write_run(run, {"seed": "1"}, [2.0])
+    printed_log(run / "test.generate.log", TOKENS, **options)
+    assert main(["score", "run", "--ref", "raw"]) == 0
+    said = capsys.readouterr().err
+    recorded = json.loads((run / "result.json").read_text())["scores"]
+    assert recorded.get("search") == search
+    assert (search or "") in said
+    assert any(search in note for note in recorded["notes"]) if search else "notes" not in recorded
+    assert main(["compare", "run"]) == 0
+    assert ("Attention: scores of run: " in capsys.readouterr().out) == bool(search)
+    printed_log(run / "test.generate.log", TOKENS)
+    assert main(["score", "run", "--ref", "raw"]) == 0
+    assert json.loads((run / "result.json").read_text())["scores"].keys().isdisjoint({"search", "notes"})
+
+
+WORDS = [(a, b, c) for a in ("dog", "cat") for b in "uvw" for c in "xyz"]
+SENTENCES = [f'"The {a}\'s {b}", says {c} & Co, is well-known.' for a, b, c in WORDS]
+SPLIT = [f"&quot; The {a} &apos;s {b} &quot; , says {c} &amp; Co , is well-known ." for a, b, c in WORDS]
+MASKED = [line.replace("cat", "<<unk>>").replace("well", "<<unk>>") for line in SPLIT]
+PIECES = [line.replace("known", "kn@@ own").replace("says", "sa@@ ys") for line in SPLIT]
+STEPS = ["--detokenize", "bpe", "moses", "--lang", "en"]
+
+
+@pytest.mark.parametrize(
+    ("targets", "reference", "options", "said"),
+    [
+        (PIECES, SENTENCES, STEPS, ""),
+        (MASKED, SENTENCES, STEPS, ""),
+        ([line.lower() for line in MASKED], SENTENCES, [*STEPS, "--lowercase"], ""),
+        (SENTENCES, SENTENCES, [], ""),
+        (SPLIT, SPLIT, [], ""),
+        (SPLIT, SENTENCES, [], "another form"),
+        (REFERENCES * 4, RAW * 4, [], "another form"),  # BLEU alone does not notice
+        (PIECES, SPLIT, STEPS, "another form"),
+        (PIECES, PIECES, STEPS, "another form"),
+        ([line.lower() for line in PIECES], SENTENCES, STEPS, "another form"),
+        (PIECES, SENTENCES[::-1], STEPS, "not the reference"),
+        (PIECES, [f"sentence {at}" for at in range(len(PIECES))], STEPS, "not the reference"),
+        (MASKED, ["x"] * len(MASKED), STEPS, "not the reference"),
+    ],
+)
+def test_a_reference_that_is_not_the_logs_is_said(run, capsys, targets, reference, options, said) -> None:
+    """Tokens, subwords, other sentences of equal number; no word about the text itself, whatever became of it."""
+    pytest.importorskip("sacremoses")
+    hypotheses = [line.replace("<<unk>>", "<unk>").replace("says", "told") for line in targets]
+    printed_log(run / "log", hypotheses, targets)
+    write_lines(run / "reference", reference)
+    assert main(["score", "run/log", "--ref", "run/reference", *options]) == 0
+    notes = capsys.readouterr().err
+    assert (said in notes) if said else "run/reference" not in notes, notes
+    write_lines(run / "other", [f"o{at}" for at in range(len(reference))])  # one of several is enough
+    assert main(["score", "run/log", "--ref", "run/other", "--ref", "run/reference", *options]) == 0
+    assert (said in capsys.readouterr().err) or not said
+
+
+def test_a_source_that_is_not_the_logs_is_said(run, capsys) -> None:
+    printed_log(run / "log", RAW)
+    for lines, is_said in ((["Quelle 0", "quelle 1", "Quelle 2."], False), (["a", "b", "quelle 2"], True)):
+        write_lines(run / "source", lines)
+        assert main(["score", "run/log", "--ref", "raw", "--src", "run/source"]) == 0
+        assert ("run/source is not the text that was translated" in capsys.readouterr().err) == is_said
+
+
+# ---- Several references ---------------------------------------------------------------------------------------------
+
+
+def test_several_references_are_those_of_sacrebleu_and_are_kept(run, printed, refused) -> None:
+    write_run(run, {"init": "a", "seed": "1"}, [2.0])
+    other = ["A man with a hat sings.", "Two dogs are running over grass.", "He is asleep all day long."]
+    write_lines(run.parent / "second", other)
+    hypotheses = ["A man sings a song.", "Two dogs are running over the grass.", "He sleeps all day."]
+    generate_log(run / "test.generate.log", hypotheses)
+    found = printed("score", "run", "--ref", "raw", "second", "--metrics", *TEXT_SCORES)
+    for name, metric in {"bleu": BLEU(), "chrf": CHRF(), "ter": TER()}.items():
+        expected = metric.corpus_score(hypotheses, [RAW, other])
+        assert found[name].items() >= {"score": expected.score, "signature": str(metric.get_signature())}.items()
+        assert "nrefs:2" in found[name]["signature"]
+    names = ["test.reference.text", "test.reference.2.text"]
+    assert [read_lines(run / name) for name in names] == [RAW, other]
+    write_run(run.parent / "b", {"init": "b", "seed": "1"}, [2.0])
+    generate_log(run.parent / "b" / "test.generate.log", RAW)
+    printed("score", "b", "--ref", "raw", "--ref", "second")
+    ((test,),) = (table["tests"] for table in printed("compare", "run", "b")["tables"])
+    assert test["bleu"]["baseline"] == pytest.approx(found["bleu"]["score"])
+    printed("score", "run", "--ref", "raw", "--metrics", "chrf")
+    assert [(run / name).exists() for name in names] == [True, False]
+    assert json.loads((run / "result.json").read_text())["scores"].keys().isdisjoint({"bleu", "ter"})
+    write_lines(run.parent / "second", other[:2])
+    assert "second has 2 lines" in refused("score", "run", "--ref", "raw", "second")
+
+
+def test_a_request_in_python(run) -> None:
+    generate_log(run / "log", RAW)
+    assert score(ScoreRequest("run/log", ["raw", "tokens"])).scores["bleu"]["score"] == pytest.approx(100)
