@@ -1,7 +1,7 @@
 """A training that is paused and continued differs from an uninterrupted one.
 
-Symptom: (a) ``--patience`` counts from the start of the process. (b) ``--lr-scheduler reduce_lr_on_plateau`` forgets the
-    validation at the end of the last epoch, and the count of ``--lr-patience``. (c) A training that has reached
+Symptom: (a) ``--patience`` counts from the start of the process. (b) ``--lr-scheduler reduce_lr_on_plateau`` forgets
+    the validation at the end of the last epoch, and the count of ``--lr-patience``. (c) A training that has reached
     ``--max-update``, ``--patience`` or ``--stop-time-hours`` makes one more update, or epoch, if it is started again.
     (d) The validation with which ``--max-update`` ends within an epoch counts for ``--patience``. (e) With
     ``--skip-remainder-batch`` an epoch that is continued loses as many batches as it had. (f) ``--ema-update-freq``
@@ -201,7 +201,8 @@ def clear_patience() -> None:
 
 def state_of(trainer) -> dict[str, Any]:
     """Return what fairseq does not save."""
-    patience = {name: getattr(State.stop_early, name) for name in ("best", "num_runs") if hasattr(State.stop_early, name)}
+    stop = State.stop_early
+    patience = {name: getattr(stop, name) for name in ("best", "num_runs") if hasattr(stop, name)}
     state: dict[str, Any] = {"metric": metric_of(trainer), "patience": patience, "epoch_loss": State.epoch_loss}
     state.update(updates=trainer.get_num_updates(), seed=trainer.cfg.common.seed, random=random_state(trainer))
     plateau = plateau_of(trainer)
@@ -217,7 +218,7 @@ def restore(trainer, extra_state: dict[str, Any], reset_lr_scheduler: bool, rese
     state, plateau = extra_state[KEY], plateau_of(trainer)
     is_same = state["metric"] == metric_of(trainer)
     if not is_same:
-        logger.info(f"--best-checkpoint-metric was {state['metric'][0]}: the search for the best checkpoint begins anew")
+        logger.info(f"--best-checkpoint-metric was {state['metric'][0]}: its best value and --patience start again")
         extra_state.pop("best", None)
     if State.stop_early is not None and is_same and not reset_meters:
         vars(State.stop_early).update(state["patience"])
