@@ -22,7 +22,8 @@ from unittest import mock
 
 import numpy as np
 import torch
-from fairseq import options
+from fairseq import optim, options
+from fairseq import utils as fairseq_utils
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import Dictionary, FairseqDataset, data_utils, indexed_dataset, iterators
 from fairseq.dataclass.configs import DistributedTrainingConfig, FairseqConfig
@@ -328,6 +329,10 @@ def fresh_workers() -> None:
     batches = iterators.EpochBatchIterator(data, data.collater, [[0], [1]], num_workers=1, reuse_dataloader=True)
     seen = [[batch.item() for batch in batches.next_epoch_itr(shuffle=False)] for _ in range(3)]
     assert seen == [[1, 1], [2, 2], [3, 3]], f"examples of epochs 1 to 3: {seen}"
+    numbers = torch.utils.data.TensorDataset(torch.arange(9))
+    ordered = iterators.EpochBatchIterator(numbers, str, [[at] for at in range(9)], reuse_dataloader=True)
+    epochs = [list(ordered.next_epoch_itr(shuffle=shuffle)) for shuffle in (False, True)]
+    assert epochs[0] != epochs[1], "after the epochs of --curriculum nothing is shuffled"
     left = multiprocessing.active_children()
     assert len(left) <= 1, f"{len(left)} workers are left"
     loader = iterators.torch.utils.data.DataLoader(data, num_workers=1, persistent_workers=True)
@@ -376,6 +381,40 @@ def stopped_readers() -> None:
     next(reader)
     stop([reader._consumer])
     assert not reader._consumer.is_alive(), "a reader that waits for room in its queue holds up the exit"
+
+
+def paused_trainings() -> None:
+    """A training that begins does not count the validations of another one (test_paused_trainings.py: the rest)."""
+    stop = importlib.import_module("fairseq_cli.train").should_stop_early
+    stop.best, stop.num_runs = 2.0, 2
+    trainer_of(OneLayer(), torch.nn.Identity(), FairseqTask(None)).load_checkpoint("missing.pt")
+    assert not hasattr(stop, "num_runs"), "--patience counts the validations of another training"
+
+
+def half_precision_state() -> None:
+    """A second process has the weights in single precision and the numbers of the scaler, unless the model changed."""
+    config = OmegaConf.structured(FairseqConfig)
+    config.common.update({"fp16": True, "fp16_no_flatten_grads": True})
+    config.optimizer = {"_name": "sgd", "momentum": 0.0, "weight_decay": 0.0, "lr": [0.1]}
+
+    def optimizer(weights: torch.Tensor, kind=optim.FP16Optimizer):
+        return kind.build_optimizer(config, [torch.nn.Parameter(weights.clone())])
+
+    first = optimizer(torch.ones(3).half())
+    first.zero_grad()
+    first.fp16_params[0].grad = torch.full((3,), 0.01).half()
+    first.step()
+    state = fairseq_utils.move_to_cpu(first.state_dict())
+    second, changed = optimizer(first.fp16_params[0].data), optimizer(torch.zeros(3).half())
+    for one in (second, changed):
+        one.load_state_dict(state)
+    assert torch.equal(second.fp32_params[0], first.fp32_params[0]), "the weights are rounded"
+    assert not changed.fp32_params[0].any()
+    assert vars(second.scaler) == vars(first.scaler)
+    first, second = (optimizer(torch.ones(3), optim.AMPOptimizer) for _ in range(2))
+    first._grad_scaler, second._grad_scaler = mock.Mock(state_dict=lambda: {"scale": 4.0}), mock.Mock()
+    second.load_state_dict(first.state_dict())
+    second._grad_scaler.load_state_dict.assert_called_once_with({"scale": 4.0})
 
 
 def saved_stops() -> None:

@@ -37,6 +37,7 @@ class State:
         pending: the loaded checkpoint was written by a stop, and the validation that was due was not made yet.
         last_losses: losses of this validation if the training ends with it.
         current: (configuration, iterator of the epoch) of the last update.
+        leaving: the end of the process, at the end of an epoch whose means are still to be logged.
     """
 
     requested = False
@@ -44,6 +45,7 @@ class State:
     pending = False
     last_losses: list[Any] | None = None
     current: tuple[Any, Any] | None = None
+    leaving: SystemExit | None = None
 
 
 # ---- The training ---------------------------------------------------------------------------------------------------
@@ -86,6 +88,7 @@ class Loop:
             ended = EndedEpoch(extra_state["train_iterator"])
             losses = self.validate_pending(trainer, ended, end_of_epoch=True)
             trainer.lr_step(ended.epoch, losses[0])
+            trainer.lr_step(epoch_itr.epoch)  # as fairseq does when it begins
         return extra_state, epoch_itr
 
     def train(self, cfg, trainer, task, epoch_itr):
@@ -104,9 +107,12 @@ class Loop:
         try:
             if State.last_losses is not None:
                 raise Finished
-            return self.inner_train(cfg, trainer, task, epoch_itr)
+            done = self.inner_train(cfg, trainer, task, epoch_itr)
         except Finished:
             return State.last_losses, True
+        if State.leaving is not None:
+            raise State.leaving
+        return done
 
     def validate_pending(self, trainer, epoch_itr, end_of_epoch: bool):
         """Return the losses of the validation that was due when the training was stopped; [None] if none was."""
@@ -119,8 +125,14 @@ class Loop:
     def validate_and_save(self, cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch):
         """Validate and save after an update, unless a stop was requested."""
         State.current = cfg, epoch_itr
-        leave_if_requested(trainer, self.checkpoint_utils)
-        return self.inner_validate_and_save(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
+        try:
+            leave_if_requested(trainer, self.checkpoint_utils)
+            return self.inner_validate_and_save(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
+        except SystemExit as leaving:
+            if not end_of_epoch or isinstance(epoch_itr, EndedEpoch):
+                raise
+            State.leaving = leaving
+            return [None], True
 
 
 class EndedEpoch:
