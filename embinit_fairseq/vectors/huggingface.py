@@ -16,6 +16,7 @@ from embinit_fairseq.errors import VectorFileError
 from embinit_fairseq.vectors.hf_vocab import Vocabulary, read_optional_json, read_vocabulary
 from embinit_fairseq.vectors.hf_weights import find_embedding
 from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wanted, check_dimension, check_finite
+from embinit_fairseq.vocab.matching import Spelling
 
 #: part of a character: not text, but a dictionary may have the same part
 _PART = re.compile("[\ud800-\udfff]")
@@ -56,6 +57,11 @@ class HuggingFaceDirectory(VectorReader):
     def vocabulary(self) -> Vocabulary:
         """The tokens and their rows, read when they are first needed."""
         return read_vocabulary(self._directory, self.rows, self.embedding.side)
+
+    @property
+    def spelling(self) -> Spelling:
+        """How the tokenizer changes text before it looks for tokens."""
+        return Spelling(self.vocabulary.normalise)
 
     def read(self, wanted: Wanted | None = None) -> VectorTable:
         """Return the wanted tokens' rows (None: all), ordered by row; special rows by role."""

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from embinit_fairseq.errors import VectorFileError
-from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wanted, check_dimension, check_finite
+from embinit_fairseq.vectors.table import (
+    FIRST_ROWS,
+    Origin,
+    VectorReader,
+    VectorTable,
+    Wanted,
+    check_dimension,
+    check_finite,
+)
 
 
 class NpzVectors(VectorReader):
@@ -45,6 +53,10 @@ class NpzVectors(VectorReader):
             raise self._unusable(f"`words` is not Unicode text ({error})") from error
         self.dim = self._matrix.shape[1]
         check_dimension(path, self.dim, dim)
+
+    def first_words(self) -> list[str]:
+        """Return the words of the first rows."""
+        return self._words[:FIRST_ROWS]
 
     def _unusable(self, reason: str) -> VectorFileError:
         return VectorFileError(
