@@ -271,7 +271,12 @@ def _coverage(vocabulary: Vocabulary, matrix: np.ndarray, reading: Reading, oov:
         "found": int(reading.coverage["found"]),
         "coverage_types": reading.coverage["coverage_types"],
         "sources": [
-            {"path": path, "found": int(part.coverage["found"]), "coverage_types": part.coverage["coverage_types"]}
+            {
+                "path": path,
+                "found": int(part.coverage["found"]),
+                "coverage_types": part.coverage["coverage_types"],
+                "language": part.origin.language,
+            }
             for path, part in zip(reading.spec.paths, reading.parts, strict=True)
         ],
         "missing": [vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular & ~reading.matched).tolist()],

@@ -102,7 +102,12 @@ def dictionary_statistics(
 
 def _origin(path: str, origin: Origin) -> dict[str, Any]:
     source = {"vectors": path, "format": origin.format, "source_rows": origin.rows, "dim": origin.dim}
-    return {**source, "duplicates": origin.duplicates, "broken_lines": origin.broken_lines}
+    return {
+        **source,
+        "duplicates": origin.duplicates,
+        "broken_lines": origin.broken_lines,
+        "language": origin.language,
+    }
 
 
 def _sources(reading: Reading) -> dict[str, Any]:

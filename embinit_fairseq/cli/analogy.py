@@ -17,7 +17,7 @@ from embinit_fairseq.cli.progress import progress
 from embinit_fairseq.cli.records import at_least, number, show, table
 from embinit_fairseq.cli.vector_options import add_vector_options, read_vectors
 from embinit_fairseq.errors import CoverageError
-from embinit_fairseq.init.alignment import align, plan
+from embinit_fairseq.init.alignment import align
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +75,7 @@ def _vectors(args: argparse.Namespace) -> tuple[Sequence[str], np.ndarray]:
         vectors = read_vectors(args, None)
         return vectors.words[: args.top], vectors.matrix[: args.top]
     vocabulary = frequent_words(args.vocabulary, args.top)
-    vectors = read_vectors(args, plan(vocabulary))
+    vectors = read_vectors(args, vocabulary)
     rows, matrix = align(vocabulary, vectors).gather(vectors, vocabulary)
     if not len(rows):
         raise CoverageError(

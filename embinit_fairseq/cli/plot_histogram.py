@@ -18,7 +18,7 @@ from embinit_fairseq.cli.records import at_least, number, show, table
 from embinit_fairseq.cli.vector_options import read_vectors
 from embinit_fairseq.errors import CheckpointError, CoverageError, OptionError
 from embinit_fairseq.figures import check_output
-from embinit_fairseq.init.alignment import align, plan
+from embinit_fairseq.init.alignment import align
 from embinit_fairseq.init.report import describe
 from embinit_fairseq.vectors.open import FORMATS
 from embinit_fairseq.vocab.dictionary import read_dictionary
@@ -102,7 +102,7 @@ def _vectors(path: str, args: argparse.Namespace) -> np.ndarray:
     if args.dict is None:
         return read_vectors(source, None).matrix
     vocabulary = read_dictionary(args.dict)
-    vectors = read_vectors(source, plan(vocabulary))
+    vectors = read_vectors(source, vocabulary)
     rows, matrix = align(vocabulary, vectors).gather(vectors, vocabulary)
     if not len(rows):
         raise CoverageError(f"--dict {args.dict}: none of its words is in {path}; check language and tokenisation")

@@ -12,6 +12,7 @@ from embinit_fairseq.cli.records import at_least, number, show, table
 from embinit_fairseq.cli.vector_options import add_vector_options, read_for, read_vectors, source_of
 from embinit_fairseq.errors import OptionError, counted
 from embinit_fairseq.init.alignment import RULES
+from embinit_fairseq.init.report import shares
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
 
@@ -53,13 +54,14 @@ def render(record: dict[str, Any]) -> str:
         lines.append(f"ignored        {', '.join(flaws)}")
     if record["coverage_types"] is not None:
         rules = ", ".join(f"{rule} {count:,}" for rule, count in record["rows_by_rule"].items())
-        lines.append(f"found          {counted(record['found'], 'word')} ({rules})")
-        lines.append(f"coverage       {_shares(record)}")
+        language = f" of {record['language']}" if record.get("language") else ""
+        lines.append(f"found          {counted(record['found'], 'word')}{language} ({rules})")
+        lines.append(f"coverage       {shares(record)}")
     if "sources" in record:
         lines.append(f"in all files   {counted(record['found_in_all'], 'word')}")
     for file in record.get("sources", ()):
         size = f"{file['format']}, {counted(file['source_rows'], 'row')} x {file['dim']}"
-        lines.append(f"  {file['vectors']} ({size}): {counted(file['found'], 'word')}, {_shares(file)}")
+        lines.append(f"  {file['vectors']} ({size}): {counted(file['found'], 'word')}, {shares(file)}")
     cells = [["", "min", "max", "mean", "sigma", "absorption"]]
     for name, matrix in record["tables"].items():
         cells.append(_cells(name, matrix))
@@ -73,10 +75,6 @@ def render(record: dict[str, Any]) -> str:
     if record["missing"]:
         lines += ["", "without a vector: " + ", ".join(f"{word} ({count:,})" for word, count in record["missing"])]
     return "\n".join(lines)
-
-
-def _shares(source: dict[str, Any]) -> str:
-    return f"{source['coverage_types']:.1%} of types, {source['coverage_tokens']:.1%} of tokens"
 
 
 def _cells(name: str, moments: dict[str, float], absorption: str = "") -> list[str]:

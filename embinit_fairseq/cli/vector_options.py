@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection, Iterator
 
 from embinit_fairseq.errors import DimensionError, named_by
-from embinit_fairseq.init.alignment import Matching, Reading, read
+from embinit_fairseq.init.alignment import Matching, Reading, read, read_table
 from embinit_fairseq.vectors.open import FORMATS, SOURCES_HELP, SourceSpec, open_vectors, parse_source
 from embinit_fairseq.vectors.table import VectorTable, Wanted
 from embinit_fairseq.vocab.dictionary import Vocabulary
@@ -32,10 +32,11 @@ def source_of(args: argparse.Namespace) -> SourceSpec:
         return parse_source(args.vectors, args.format)
 
 
-def read_vectors(args: argparse.Namespace, wanted: Wanted | None, dim: int | None = None) -> VectorTable:
-    """Return the wanted rows of --vectors (None: all)."""
+def read_vectors(args: argparse.Namespace, wanted: Wanted | Vocabulary | None, dim: int | None = None) -> VectorTable:
+    """Return the wanted rows of --vectors, or those that a dictionary needs (None: all)."""
     with _refusing_dim(dim), named_by(_FLAG):
-        return open_vectors(args.vectors, args.format, dim, args.strict, args.side).read(wanted)
+        reader = open_vectors(args.vectors, args.format, dim, args.strict, args.side)
+        return read_table(reader, wanted) if isinstance(wanted, Vocabulary) else reader.read(wanted)
 
 
 def read_for(args: argparse.Namespace, vocabulary: Vocabulary, rules: Collection[str], dim: int | None) -> Reading:

@@ -320,6 +320,7 @@ def _file_record(path: str, part: Part) -> dict[str, Any]:
         "markers": part.alignment.source_style,
         "duplicates": origin.duplicates,
         "broken_lines": origin.broken_lines,
+        "language": origin.language,
     }
 
 

@@ -8,10 +8,11 @@ Letters: N rows of the dictionary, K of them matched, D columns; of one file k a
 
 from __future__ import annotations
 
-import itertools
 import logging
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,17 @@ from embinit_fairseq.init.strategies import Gap, Source
 from embinit_fairseq.vectors.open import SourceSpec, open_sources
 from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wanted
 from embinit_fairseq.vocab.dictionary import Vocabulary
-from embinit_fairseq.vocab.matching import RULES, Matcher, fold, readings
+from embinit_fairseq.vocab.matching import (
+    DIGIT_WORDS,
+    MASKS,
+    PLAIN,
+    RULES,
+    Matcher,
+    Spelling,
+    find_masks,
+    fold,
+    readings,
+)
 from embinit_fairseq.vocab.tokens import (
     STYLES,
     Token,
@@ -38,11 +49,8 @@ logger = logging.getLogger(__name__)
 
 #: share of the running tokens below which a warning is logged
 LOW_COVERAGE = 0.2
-#: names of rules in reports, the closer match first
-_REPORTED = (
-    *("special", "exact", "entities", "marker", "entities_marker"),
-    *("casefold", "entities_casefold", "marker_casefold", "entities_marker_casefold"),
-)
+#: rules in the order of the reports, the closer match first
+_REPORTED = ("special", "exact", "entities", "normalised", "digits", "label", "marker", "casefold")
 
 
 @dataclass(frozen=True)
@@ -68,13 +76,14 @@ class Alignment:
 
     source_row: (N,) int64 into `VectorTable.matrix`, -1 for none. rule: the rule of the match, per row: "special" (the
     vectors' own special row, in `VectorTable.specials`), rules of `vocab.matching`, or "" (not matched). style,
-    source_style: the subword styles of the two vocabularies.
+    source_style: the subword styles of the two vocabularies. spelling: how the vectors spell words.
     """
 
     source_row: np.ndarray
     rule: list[str]
     style: str
     source_style: str
+    spelling: Spelling = PLAIN
 
     @property
     def matched(self) -> np.ndarray:
@@ -83,7 +92,9 @@ class Alignment:
 
     def counts_by_rule(self) -> dict[str, int]:
         """Return rule -> number of rows."""
-        return {name: count for name in _REPORTED if (count := self.rule.count(name))}
+        counts = Counter(filter(None, self.rule))
+        order = {name: sum(1 << _REPORTED.index(rule) for rule in name.split("_")) for name in counts}
+        return {name: counts[name] for name in sorted(counts, key=order.__getitem__)}
 
     def gather(self, table: VectorTable, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
         """Return the matched rows, ascending (K,) int64, and their vectors (K, D) float32."""
@@ -106,7 +117,7 @@ class Part:
 
     origin: Origin
     alignment: Alignment
-    coverage: dict[str, float | int]
+    coverage: dict[str, Any]
     rows: np.ndarray
     vectors: np.ndarray
     moments: dict[str, float]
@@ -128,7 +139,7 @@ class Reading:
     parts: list[Part]
     matched: np.ndarray
     complete: np.ndarray
-    coverage: dict[str, float | int]
+    coverage: dict[str, Any]
     found_in_all: int
 
     def rows_by_rule(self) -> dict[str, int]:
@@ -177,7 +188,7 @@ def _check_coverage(path: str, part: Part, vocabulary: Vocabulary) -> None:
             f"{part.origin.rows:,} rows of this file ({part.origin.format}); the dictionary has words like {examples}: "
             "is it another language or segmentation, or is the matching too narrow?"
         )
-    if share < LOW_COVERAGE:
+    if share is not None and share < LOW_COVERAGE:
         logger.warning(
             "LOW COVERAGE: %s has vectors for only %.1f %% of the running tokens of the dictionary (%s matched); is it "
             "the file of another language, case or segmentation?",
@@ -191,8 +202,7 @@ def read_sources(
     readers: Sequence[VectorReader], spec: SourceSpec, vocabulary: Vocabulary, matching: Matching = Matching()
 ) -> Reading:
     """Read the rows that the dictionary needs, whatever their coverage. readers: the opened files of `spec`."""
-    wanted = plan(vocabulary, matching.markers)
-    parts = [_read(reader, vocabulary, wanted, matching) for reader in readers]
+    parts = [_read(reader, vocabulary, matching) for reader in readers]
     if matching.oov == "subword":
         _compose(parts, readers, vocabulary, matching.rules)
     if spec.unit:
@@ -224,19 +234,51 @@ def read_tokens(vocabulary: Vocabulary, markers: str = "auto") -> tuple[str, dic
     return style, tokens | {row: unmarked(vocabulary.symbols[row]) for row in rows if row in vocabulary.added}
 
 
-def plan(vocabulary: Vocabulary, markers: str = "auto") -> Wanted:
-    """Return every word that a rule may match with the dictionary, whatever the style of the vectors."""
+def read_table(reader: VectorReader, vocabulary: Vocabulary, markers: str = "auto") -> VectorTable:
+    """Read the rows that the dictionary needs; of a file in several languages the rows of the dictionary's."""
+    spelling = reader.spelling
+    table = replace(reader.read(plan(vocabulary, markers, spelling)), spelling=spelling)
+    return _in_one_language(table, vocabulary, markers)
+
+
+def plan(vocabulary: Vocabulary, markers: str = "auto", spelling: Spelling = PLAIN) -> Wanted:
+    """Return every word that a rule may match with the dictionary, whatever the style of the vectors.
+
+    spelling: how the vectors spell words, as far as it is known before they are read.
+    """
     _, tokens = read_tokens(vocabulary, markers)
+    spelling = replace(spelling, masks=MASKS)
     spellings = {vocabulary.symbols[row] for row in tokens}
-    spellings.add("####")  # shows that the vectors are of words with masked digits (`detect_style`)
-    for token in itertools.chain.from_iterable(map(readings, tokens.values())):
-        anywhere = replace(token, initial=None) if ignores_spaces(token.surface) else token
+    texts = {text for token in tokens.values() for text, _ in readings(token, RULES, spelling)}
+    for token in texts.union(Token(word, True, True) for word in DIGIT_WORDS):
+        anywhere = replace(token, initial=None, final=None) if ignores_spaces(token.surface) else token
         for source_style in STYLES:
             spellings.update(spell(anywhere, source_style))
         if not token.surface.isascii():
             in_text = [*spell(anywhere, "bytelevel"), *spell(anywhere, "end_of_word")]
             spellings.update(map(in_bytes, in_text))
-    return Wanted(folded=frozenset(map(fold, spellings)))
+    return Wanted(
+        folded=frozenset(map(fold, map(spelling.bare, spellings) if spelling.label else spellings)), spelling=spelling
+    )
+
+
+def _in_one_language(table: VectorTable, vocabulary: Vocabulary, markers: str) -> VectorTable:
+    """Return the rows of the language that has the most running tokens of the dictionary."""
+    languages = [table.spelling.language(word) for word in table.words]
+    if len(set(languages)) < 2:
+        return table
+    words: dict[str, set[str]] = {}
+    for word, language in zip(table.words, languages):
+        words.setdefault(fold(table.spelling.bare(word)), set()).add(language)
+    tokens = Counter[str]()
+    weights = vocabulary.counts if vocabulary.has_counts else np.ones(len(vocabulary), np.int64)
+    for row, token in read_tokens(vocabulary, markers)[1].items():
+        tokens.update(dict.fromkeys(words.get(fold(token.surface), ()), int(weights[row])))
+    best = max(filter(None, languages), key=tokens.__getitem__)
+    chosen = [row for row, language in enumerate(languages) if language in ("", best)]
+    logger.info("%s: words of %d languages, %s is taken", table.origin.path, len(set(languages) - {""}), best)
+    origin = replace(table.origin, language=best)
+    return replace(table, words=[table.words[row] for row in chosen], matrix=table.matrix[chosen], origin=origin)
 
 
 def align(
@@ -250,20 +292,21 @@ def align(
     style, tokens = read_tokens(vocabulary, markers)
     source_style = table.origin.markers
     if source_style == "auto":
-        source_style = detect_style(table.words)
+        source_style = detect_style(map(table.spelling.bare, table.words))
     source_row = np.full(len(vocabulary), -1, dtype=np.int64)
     rule = [""] * len(vocabulary)
     for row, role in vocabulary.roles.items():
         if role != "pad" and role in table.specials:
             rule[row] = "special"
-    matcher = Matcher(table.words, source_style, rules, table.added)
+    spelling = replace(table.spelling, masks=find_masks(table.words, source_style))
+    matcher = Matcher(table.words, source_style, rules, table.added, spelling)
     for row, token in tokens.items():
         source_row[row], rule[row] = matcher.match(token)
-    return Alignment(source_row, rule, style, source_style)
+    return Alignment(source_row, rule, style, source_style, spelling)
 
 
-def _read(reader: VectorReader, vocabulary: Vocabulary, wanted: Wanted, matching: Matching) -> Part:
-    table = reader.read(wanted)
+def _read(reader: VectorReader, vocabulary: Vocabulary, matching: Matching) -> Part:
+    table = read_table(reader, vocabulary, matching.markers)
     alignment = align(vocabulary, table, matching.rules, matching.markers)
     rows, vectors = alignment.gather(table, vocabulary)
     nothing = np.empty(0, dtype=np.int64), np.empty((0, reader.dim), dtype=np.float32)
@@ -295,7 +338,8 @@ def _composed(
     "ing".
     """
     _, tokens = read_tokens(vocabulary, alignment.style)
-    missing = {row: readings(token, rules)[-1] for row, token in tokens.items() if not alignment.rule[row]}
+    spelling = alignment.spelling
+    missing = {row: readings(token, rules, spelling)[-1][0] for row, token in tokens.items() if not alignment.rule[row]}
     surfaces = {row: token.surface for row, token in missing.items() if token.initial is not False and token.surface}
     composed = reader.compose(sorted(set(surfaces.values())))
     hits = [(row, composed[surface]) for row, surface in surfaces.items() if surface in composed]

@@ -41,15 +41,26 @@ def describe(matrix: np.ndarray) -> dict[str, float]:
     }
 
 
-def coverage(vocabulary: Vocabulary, matched: np.ndarray) -> dict[str, float | int]:
-    """Return how many of the rows `matched` (N,) bool are of text, and their share of all types and running tokens."""
+def coverage(vocabulary: Vocabulary, matched: np.ndarray) -> dict[str, Any]:
+    """Return how many of the rows `matched` (N,) bool are of text, and their share of all types and running tokens.
+
+    The share of tokens is None if the dictionary has no counts.
+    """
     matched_regular = matched & vocabulary.regular
-    types, mass = int(vocabulary.regular.sum()), int(vocabulary.counts[vocabulary.regular].sum())
+    types, counts = int(vocabulary.regular.sum()), vocabulary.counts.astype(np.float64)
+    share = counts[matched_regular].sum() / counts[vocabulary.regular].sum() if vocabulary.has_counts else None
     return {
         "found": int(matched_regular.sum()),
         "coverage_types": float(matched_regular.sum() / types) if types else 0.0,
-        "coverage_tokens": float(vocabulary.counts[matched_regular].sum() / mass) if mass else 0.0,
+        "coverage_tokens": share if share is None else float(share),
     }
+
+
+def shares(source: Mapping[str, Any]) -> str:
+    """Return the coverage of a record as text."""
+    tokens = source["coverage_tokens"]
+    known = "share of tokens not known, the dictionary has no counts" if tokens is None else f"{tokens:.1%} of tokens"
+    return f"{source['coverage_types']:.1%} of types, {known}"
 
 
 def xavier_bound(rows: int, dim: int) -> float:
@@ -112,13 +123,16 @@ def signature(slot: dict[str, Any], version: str) -> str:
     """Return one line that names an initialisation, for logs and result tables.
 
     `init:pretrained_xavier|src:glove.6B.300d.txt|dim:300|cov:0.931|oov:xavier|std:xavier|seed:1|v:0.1.0`
+
+    `cov` is the coverage of running tokens, `cov_types` that of types if the dictionary has no counts.
     """
     name = slot["strategy"] + ("_elements" if slot.get("shuffle") == "elements" else "")
     parts = [f"init:{name}"]
     if slot.get("source"):
         file = slot["source"]["name"].replace("|", "_")  # "|" separates the parts
         parts += [f"src:{file}", f"dim:{slot['dim']}"]
-        parts.append(f"cov:{slot['coverage_tokens']:.3f}")
+        tokens = slot["coverage_tokens"]
+        parts.append(f"cov_types:{slot['coverage_types']:.3f}" if tokens is None else f"cov:{tokens:.3f}")
     if slot.get("oov"):
         parts.append(f"oov:{slot['oov']}")
     if slot.get("target_std") is not None:
@@ -135,7 +149,7 @@ def render(record: dict[str, Any]) -> str:
         tied = f" (tied with {', '.join(slot['tied'])})" if slot["tied"] else ""
         lines.append(f"  {name}{tied}: {slot['rows']:,} x {slot['dim']}  {slot['signature']}")
         if slot["source"]:
-            lines.append(f"    found {_found(slot)}")
+            lines.append(f"    found {_found({**slot['source'], **slot})}")
             if "sources" in slot["source"]:
                 lines.append(f"      in all sources: {counted(slot['source']['found_in_all'], 'word')}")
             for file in slot["source"].get("sources", ()):
@@ -153,8 +167,8 @@ def render(record: dict[str, Any]) -> str:
 def _found(source: dict[str, Any]) -> str:
     """Return the number of words with a vector, by rule, and the coverage, as text."""
     rules = ", ".join(f"{rule} {count:,}" for rule, count in source["rows_by_rule"].items())
-    shares = f"{source['coverage_types']:.1%} of types, {source['coverage_tokens']:.1%} of tokens"
-    return f"{counted(source['found'], 'word')} ({rules}); coverage {shares}"
+    language = f" of {source['language']}" if source.get("language") else ""
+    return f"{counted(source['found'], 'word')}{language} ({rules}); coverage {shares(source)}"
 
 
 def _numbers(moments: dict[str, float], scale: float, ratio: float | None) -> str:

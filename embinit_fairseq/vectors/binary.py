@@ -143,8 +143,11 @@ class RecordScan:
             text = self._separator.join(words).decode("utf-8")  # valid exactly if every word is
         except UnicodeDecodeError:
             return range(len(words))
-        # No letter is composed with a separator, so folding may be done before splitting.
-        keys = fold(text).split(self._separator.decode()) if self._wanted.folded else words
+        keys: Iterable[bytes | str] = words
+        if self._wanted.folded and self._wanted.spelling.label:
+            keys = [self._wanted.key(word.lstrip("\n")) for word in text.split(self._separator.decode())]
+        elif self._wanted.folded:  # no letter is composed with a separator, so folding may be done before splitting
+            keys = fold(text).split(self._separator.decode())
         return compress(range(len(words)), map(self._keys.__contains__, keys))
 
     def _select(self, raw: bytes, number: int) -> str | None:

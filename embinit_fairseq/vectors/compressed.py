@@ -101,7 +101,9 @@ def _member(path: str, names: list[str], member: str | None) -> str:
     """Return the member of a zip archive that is named, or the only one."""
     listed = ", ".join(names[:10]) + ", ..." * (len(names) > 10)
     if member is None and len(names) != 1:
-        remedy = f"name one: {path}:{names[0]}" if names else "download it again"
+        vectors = [name for name in names if name.endswith((".txt", ".vec", ".bin", ".tsv"))]
+        remedy = "unpack it and give the file or folder of vectors in it" if names else "download it again"
+        remedy = f"name one: {path}:{vectors[0]}" if vectors else remedy
         raise VectorFileError(f"{path}: the zip archive holds {len(names)} files ({listed or 'it is empty'}); {remedy}")
     if member is not None and member not in names:
         raise VectorFileError(f"{path}: no such member; the archive holds {listed}: name one of them")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from embinit_fairseq.errors import CheckpointError, OptionError
+from embinit_fairseq.vectors.other_tools import state_of_other_tool
 from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wanted, check_dimension, check_finite
 from embinit_fairseq.vectors.torch_file import TorchMatrix, load_safely, matrices
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, is_filler, read_dictionary
@@ -180,10 +181,7 @@ class FairseqCheckpoint(VectorReader):
         checkpoint: Any = load_safely(Path(path), CheckpointError, "a fairseq checkpoint")
         state = checkpoint.get("model") if isinstance(checkpoint, dict) else None
         if not isinstance(state, dict):
-            raise CheckpointError(
-                f"{path}: not a fairseq checkpoint (no 'model' in it); name a checkpoint*.pt that fairseq-train "
-                "wrote, or a directory for Hugging Face models"
-            )
+            raise CheckpointError(f"{path}: {state_of_other_tool(path, checkpoint)}")
         self.table, slot, self._matrix = self._find_table(matrices(state), side or "encoder")
         has_both = all(any(name in state for name in _TABLES[half]) for half in _LANGUAGE)
         self._side = slot if has_both else ""

@@ -16,7 +16,15 @@ import numpy as np
 from embinit_fairseq.errors import VectorFileError, counted
 from embinit_fairseq.vectors.binary import RecordScan, mapped_rows
 from embinit_fairseq.vectors.compressed import readable
-from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wanted, check_dimension, check_finite
+from embinit_fairseq.vectors.table import (
+    FIRST_ROWS,
+    Origin,
+    VectorReader,
+    VectorTable,
+    Wanted,
+    check_dimension,
+    check_finite,
+)
 
 # ---- The head: magic number, version, training arguments, counts ----------------------------------------------------
 # Little-endian and without padding: https://github.com/facebookresearch/fastText, files args.cc, dictionary.cc,
@@ -146,6 +154,13 @@ class FastTextBinary(VectorReader):
         check_dimension(path, self.dim, dim)
         #: where the matrix of all rows begins, words first, then buckets; None before the dictionary was read
         self._offset: int | None = None
+
+    def first_words(self) -> list[str]:
+        """Return the words of the first rows."""
+        with readable(self.path), open(self.path, "rb") as stream:
+            stream.seek(_HEAD.size)
+            count = min(self._head.words, FIRST_ROWS)
+            return [word for _, word, _ in RecordScan(self.path, stream, count, b"\0", _ENTRY, None, False)]
 
     def read(self, wanted: Wanted | None = None) -> VectorTable:
         """Return the wanted words (None: all) with the vectors that fastText gives them, in the file's order."""

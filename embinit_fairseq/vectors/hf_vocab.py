@@ -11,13 +11,13 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import VectorFileError
 from embinit_fairseq.io import read_json
-from embinit_fairseq.vocab.tokens import PREFIX, detect_style, text_of
+from embinit_fairseq.vocab.tokens import PREFIX, detect_style, parse, text_of
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +162,8 @@ class Vocabulary:
     """The tokens of a model's tokenizer, spelled as it spells them.
 
     rows: token -> row of the embedding matrix. markers: one of table.MARKERS. specials: role -> row. added: tokens
-    stored as text. is_bytes: the other tokens are in GPT-2's byte alphabet. segment: text -> its tokens.
+    stored as text. is_bytes: the other tokens are in GPT-2's byte alphabet. segment: text -> its tokens. normalise:
+    changes a text as the tokenizer does before it looks for tokens, None if it changes nothing.
     """
 
     rows: dict[str, int]
@@ -171,6 +172,7 @@ class Vocabulary:
     added: frozenset[str]
     is_bytes: bool
     segment: Callable[[str], list[str]]
+    normalise: Callable[[str], str] | None
 
     def words(self) -> list[tuple[int, str]]:
         """Return (row, word) of all tokens that are text, without the specials, ordered by row.
@@ -246,7 +248,26 @@ def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabu
         rows[first[1:]] = rows.pop(first)
         added.discard(first[1:])
     rows = _fitting(directory, rows, added, matrix_rows)
-    return Vocabulary(rows, detect_style(rows), find_specials(declared, rows), frozenset(added), is_bytes, segment)
+    markers = detect_style(rows)
+    normalise = partial(_read_again, segment, markers) if backend is None else _normaliser(backend)
+    return Vocabulary(
+        *(rows, markers, find_specials(declared, rows), frozenset(added), is_bytes, segment),
+        normalise and cache(normalise),
+    )
+
+
+def _normaliser(backend: Any) -> Callable[[str], str] | None:
+    """Return the normaliser of the tokenizers package, None if the tokenizer has none."""
+    return backend.normalizer and (
+        lambda text: backend.normalizer.normalize_str(text.encode("utf-8", "ignore").decode())
+    )
+
+
+def _read_again(segment: Callable[[str], list[str]], markers: str, text: str) -> str:
+    """Return the text that a text's tokens spell, for tokenizers of which only the tokens are known."""
+    tokens = [parse(token, markers) for token in segment(text)]
+    spelled = "".join(f"{' ' * bool(token.initial)}{token.surface}{' ' * bool(token.final)}" for token in tokens)
+    return " ".join(spelled.split())
 
 
 def _fitting(directory: Path, rows: dict[str, int], added: set[str], matrix_rows: int) -> dict[str, int]:

@@ -90,6 +90,11 @@ class Embedding(NamedTuple):
     side: str
 
 
+def has_weights(directory: Path) -> bool:
+    """Return True if a folder has a model's weights."""
+    return any((directory / name).is_file() for name in WEIGHT_FILES)
+
+
 def find_embedding(directory: Path, config: Mapping[str, Any], side: str) -> Embedding:
     """Find the model's input embedding.
 

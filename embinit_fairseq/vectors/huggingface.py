@@ -14,8 +14,10 @@ import numpy as np
 
 from embinit_fairseq.errors import VectorFileError
 from embinit_fairseq.vectors.hf_vocab import Vocabulary, read_optional_json, read_vocabulary
-from embinit_fairseq.vectors.hf_weights import find_embedding
+from embinit_fairseq.vectors.hf_weights import find_embedding, has_weights
+from embinit_fairseq.vectors.other_tools import folder_of_other_tool
 from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wanted, check_dimension, check_finite
+from embinit_fairseq.vocab.matching import Spelling
 
 #: part of a character: not text, but a dictionary may have the same part
 _PART = re.compile("[\ud800-\udfff]")
@@ -39,8 +41,11 @@ class HuggingFaceDirectory(VectorReader):
         if not directory.is_dir():
             raise VectorFileError(f"{path}: not a directory; name the directory that save_pretrained() wrote")
         # sentence-transformers keeps its first module in a folder such as 0_StaticEmbedding
-        module = next(iter(sorted(directory.glob("0_*/tokenizer.json"))), None)
-        self._directory = directory if module is None else module.parent
+        modules = [folder for folder in sorted(directory.glob("0_*")) if has_weights(folder)]
+        self._directory = modules[0] if modules else directory
+        has_tokens = has_weights(self._directory) and not (self._directory / "wordembedding_config.json").is_file()
+        if not has_tokens and (mistake := folder_of_other_tool(str(self._directory))):
+            raise VectorFileError(f"{path}: {mistake}")
         config = read_optional_json(self._directory / "config.json")
         if config.get("vocabulary_quantization"):
             raise VectorFileError(
@@ -56,6 +61,11 @@ class HuggingFaceDirectory(VectorReader):
     def vocabulary(self) -> Vocabulary:
         """The tokens and their rows, read when they are first needed."""
         return read_vocabulary(self._directory, self.rows, self.embedding.side)
+
+    @property
+    def spelling(self) -> Spelling:
+        """How the tokenizer changes text before it looks for tokens."""
+        return Spelling(self.vocabulary.normalise)
 
     def read(self, wanted: Wanted | None = None) -> VectorTable:
         """Return the wanted tokens' rows (None: all), ordered by row; special rows by role."""

@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from embinit_fairseq.errors import VectorFileError
-from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wanted, check_dimension, check_finite
+from embinit_fairseq.vectors.other_tools import arrays_of_other_tool
+from embinit_fairseq.vectors.table import (
+    FIRST_ROWS,
+    Origin,
+    VectorReader,
+    VectorTable,
+    Wanted,
+    check_dimension,
+    check_finite,
+)
 
 
 class NpzVectors(VectorReader):
@@ -23,13 +32,13 @@ class NpzVectors(VectorReader):
         self.path = path
         try:
             with np.load(path, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files if name in ("words", "matrix", "vectors")}
-                present = ", ".join(archive.files) or "nothing"
+                ours = {"words", "matrix", "vectors"} & {*archive.files}
+                arrays = {name: archive[name] for name in (ours if len(ours) > 1 else archive.files)}
         except Exception as error:  # a damaged archive or array can raise anything
             raise self._unusable(f"not an .npz file that can be read ({str(error)[:200]})") from error
         name = "matrix" if "matrix" in arrays else "vectors"
         if not {"words", name} <= arrays.keys():
-            raise self._unusable(f"no arrays `words` and `matrix`, it holds {present}")
+            raise VectorFileError(f"{path}: {arrays_of_other_tool(path, arrays)}")
         words, self._matrix = arrays["words"], arrays[name]
         fits = (
             words.ndim == 1 and words.dtype.kind in "US" and self._matrix.ndim == 2 and self._matrix.dtype.kind == "f"
@@ -45,6 +54,10 @@ class NpzVectors(VectorReader):
             raise self._unusable(f"`words` is not Unicode text ({error})") from error
         self.dim = self._matrix.shape[1]
         check_dimension(path, self.dim, dim)
+
+    def first_words(self) -> list[str]:
+        """Return the words of the first rows."""
+        return self._words[:FIRST_ROWS]
 
     def _unusable(self, reason: str) -> VectorFileError:
         return VectorFileError(

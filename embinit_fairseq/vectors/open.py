@@ -24,7 +24,8 @@ from embinit_fairseq.vectors.fairseq_checkpoint import FairseqCheckpoint
 from embinit_fairseq.vectors.fasttext import MAGIC, FastTextBinary
 from embinit_fairseq.vectors.huggingface import HuggingFaceDirectory
 from embinit_fairseq.vectors.npz import NpzVectors
-from embinit_fairseq.vectors.table import VectorReader
+from embinit_fairseq.vectors.other_tools import file_of_other_tool, text_of_other_tool
+from embinit_fairseq.vectors.table import FIRST_ROWS, VectorReader
 from embinit_fairseq.vectors.text import TextVectors
 from embinit_fairseq.vectors.text_lines import header_of, numeric_tail
 from embinit_fairseq.vectors.word2vec import Word2VecBinary
@@ -105,7 +106,7 @@ def recognise(path: str) -> str:
         names = zip_members(archive)
         if any(name.endswith("/data.pkl") or name == "data.pkl" for name in names):
             return "fairseq"
-        if "words.npy" in names:
+        if names and all(name.endswith(".npy") for name in names):
             return "npz"
     with open_bytes(path) as stream:
         head = stream.read(_HEAD)
@@ -121,12 +122,16 @@ def recognise(path: str) -> str:
     if header_of(first):
         return "word2vec" if has_numbers or not any(body) else "word2vec_bin"
     if has_numbers or numeric_tail(first):
+        if mistake := text_of_other_tool(head.split(b"\n")[:FIRST_ROWS]):
+            raise VectorFileError(f"{path}: {mistake}")
         return "glove"
-    if numeric_tail(first.replace(b",", b" ").replace(b";", b" ")) > 1:
-        raise VectorFileError(
-            f"{path}: commas or semicolons between or in the numbers; write spaces between the numbers (tr ',;' '  ') "
-            "and decimal points in them"
-        )
+    for line in (first, *body):
+        if numeric_tail(line.replace(b",", b" ").replace(b";", b" ").replace(b'"', b"")) > 1:
+            lines = "cat FILE" if line is first else "tail -n +2 FILE"  # without the names of the columns
+            raise VectorFileError(
+                f"{path}: commas or semicolons between or in the numbers; write spaces between the numbers ({lines} | "
+                "tr -d '\"' | tr ',;' '  ' > NEW) and decimal points in them"
+            )
     raise VectorFileError(
         f"{path}: not recognised as vectors; name the format ({', '.join(FORMATS)}), or check the path"
     )
@@ -135,15 +140,16 @@ def recognise(path: str) -> str:
 def _check_is_vectors(path: str, head: bytes) -> None:
     """Raise VectorFileError, with the remedy, for what people often have instead of the file."""
     first = head.lstrip().split(b"\n", 1)[0]
-    mistake = None
     if not first:
-        mistake = "the file is empty; download it again, or check the path"
+        mistake: str | None = "the file is empty; download it again, or check the path"
     elif first.startswith(b"version https://git-lfs.github.com/"):
         mistake = "a Git LFS pointer, not the file itself; fetch that with git lfs pull"
     elif first.lower().startswith((b"<!doctype", b"<html", b"<?xml")) and not numeric_tail(first):
         mistake = "a web page, so the download has failed; download the file again"
     elif head.startswith((b"\xff\xfe", b"\xfe\xff")):
         mistake = "text in UTF-16; convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW"
+    else:
+        mistake = file_of_other_tool(path, head)
     if mistake:
         raise VectorFileError(f"{path}: {mistake}")
 

@@ -12,27 +12,37 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from embinit_fairseq.errors import DimensionError, OptionError, VectorFileError, counted
-from embinit_fairseq.vocab.matching import fold
+from embinit_fairseq.vocab.matching import PLAIN, Spelling, find_label, fold
 from embinit_fairseq.vocab.tokens import STYLES
 
+#: rows that show how a file spells words
+FIRST_ROWS = 32
 #: how words are split into subwords and marked; see `embinit_fairseq.vocab.tokens`
 MARKERS = ("auto", *STYLES)
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The words whose rows are read: these spellings, or all words whose key (`vocab.matching.fold`) is in `folded`."""
+    """The words whose rows are read: these spellings, or all words whose `key` is in `folded`.
+
+    spelling: how the file spells words, for `folded`.
+    """
 
     exact: frozenset[str] = frozenset()
     folded: frozenset[str] = frozenset()
+    spelling: Spelling = PLAIN
 
     @classmethod
     def words(cls, words: Iterable[str]) -> Wanted:
         """Want exactly these spellings."""
         return cls(frozenset(words))
 
+    def key(self, word: str) -> str:
+        """Return the key of a word of the file: `vocab.matching.fold`, without the word's label."""
+        return fold(self.spelling.bare(word) if self.spelling.label else word)
+
     def __contains__(self, word: str) -> bool:
-        return fold(word) in self.folded if self.folded else word in self.exact
+        return self.key(word) in self.folded if self.folded else word in self.exact
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,7 @@ class Origin:
 
     rows: of the file, wanted or not. markers: one of MARKERS. duplicates: later rows of a word, which are ignored.
     broken_lines: ignored unless strict. side: "encoder" or "decoder" if the model has an embedding matrix for each.
+    language: label of the words that are used, if the file has words of several languages (`/c/de/`).
     """
 
     path: str
@@ -51,6 +62,7 @@ class Origin:
     duplicates: int = 0
     broken_lines: int = 0
     side: str = ""
+    language: str = ""
 
 
 @dataclass
@@ -59,7 +71,7 @@ class VectorTable:
 
     matrix: (V, D) float32, C-contiguous. specials: role (bos, eos, unk, pad, mask) -> (D,) float32, for formats that
     define special rows (`[CLS]` of BERT, `</s>` of T5); they are not in `words`. added: words that were added to a
-    tokenizer after training and are spelled without its markers.
+    tokenizer after training and are spelled without its markers. spelling: the reader's (`alignment.read_table`).
     """
 
     words: list[str]
@@ -67,6 +79,7 @@ class VectorTable:
     origin: Origin
     specials: dict[str, np.ndarray] = field(default_factory=dict)
     added: Collection[str] = ()
+    spelling: Spelling = PLAIN
 
 
 class VectorReader:
@@ -75,6 +88,15 @@ class VectorReader:
     path: str
     format: str
     dim: int
+
+    def first_words(self) -> list[str]:
+        """Return the words of a few rows, for formats whose words may have labels."""
+        return []
+
+    @property
+    def spelling(self) -> Spelling:
+        """How the file spells words, as far as it is known before the rows are read."""
+        return Spelling(label=find_label(self.first_words()))
 
     def read(self, wanted: Wanted | None = None) -> VectorTable:
         """Return the wanted rows (None: all).

@@ -15,8 +15,8 @@ import numpy as np
 
 from embinit_fairseq.errors import VectorFileError, counted
 from embinit_fairseq.vectors.compressed import open_bytes
-from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wanted
-from embinit_fairseq.vectors.text_lines import BOM, HEAD_LINES, RowCollector, inspect_head
+from embinit_fairseq.vectors.table import FIRST_ROWS, Origin, VectorReader, VectorTable, Wanted
+from embinit_fairseq.vectors.text_lines import BOM, RowCollector, inspect_head
 from embinit_fairseq.vocab.dictionary import is_dictionary
 from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, detect_style
 
@@ -41,11 +41,19 @@ class TextVectors(VectorReader):
         self.strict = strict
         self.format = "word2vec" if header else "glove"
         with open_bytes(path) as stream:
-            lines = [stream.readline() for _ in range(HEAD_LINES)]
+            lines = [stream.readline() for _ in range(FIRST_ROWS)]
         self._head = inspect_head(path, [lines[0].removeprefix(BOM), *lines[1:]], header, dim)
+        self._first_lines = lines[header:]
         self.dim = self._head.dim
         if self.dim == 1 and not header and is_dictionary(path):
             raise VectorFileError(f"{path}: one integer per word: looks like a fairseq dictionary; give word vectors")
+
+    def first_words(self) -> list[str]:
+        """Return the words of the first rows."""
+        return [
+            line.removeprefix(BOM).partition(self._head.separator)[0].decode("utf-8", "replace")
+            for line in self._first_lines
+        ]
 
     def read(self, wanted: Wanted | None = None) -> VectorTable:
         """Parse the wanted rows (None: all). Memory grows with the result, plus one batch.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +21,6 @@ from embinit_fairseq.vocab.matching import fold
 
 BOM = b"\xef\xbb\xbf"
 _BLANKS = b" \t\r\n"
-#: lines that show header, dimension and separator, although a few are broken or have words with spaces
-HEAD_LINES = 32
 
 # ---- The first lines: header, dimension, separator ------------------------------------------------------------------
 
@@ -58,7 +56,7 @@ def inspect_head(path: str, lines: list[bytes], header: bool, dim: int | None) -
 
     Args:
         path: the file, for messages.
-        lines: its first HEAD_LINES lines.
+        lines: its first lines; a few may be broken or have words with spaces.
         header: whether there is a header.
         dim: the expected D, None for any.
 
@@ -124,6 +122,18 @@ def _fold(part: bytes) -> bytes | str | None:
         return None
 
 
+def _key_function(wanted: Wanted) -> Callable[[bytes], bytes | str | None]:
+    """Return the function that makes the keys of a file's words, which is `_fold` if the words have no labels."""
+
+    def key(part: bytes) -> bytes | str | None:
+        try:
+            return _key(wanted.key(part.decode()))
+        except UnicodeDecodeError:
+            return None
+
+    return key if wanted.spelling.label else _fold
+
+
 def _key(folded: str) -> bytes | str:
     return folded.encode() if folded.isascii() else folded
 
@@ -159,7 +169,7 @@ class RowCollector:
         starts = {_SPACE.split(word, maxsplit=1)[0] for word in wanted.exact}
         exact = {b"", *(start.encode("utf-8", "surrogatepass") for start in starts)}
         folded = {_key(_SPACE.split(word, maxsplit=1)[0]) for word in wanted.folded} | {None}  # None: not UTF-8
-        look_closer = everything or bool(wanted.folded)
+        look_closer, key = everything or bool(wanted.folded), _key_function(wanted)
         separator, shortest = self._separator, 2 * self._dim + 1  # a byte of word, then separator and digit D times
         limit, batch = max(1, _BATCH // self._dim), []
         blank, number, last, last_number = 0, first - 1, b"", 0
@@ -167,7 +177,7 @@ class RowCollector:
             if (
                 line[: line.find(separator)] in exact
                 or len(line) < shortest
-                or (look_closer and (everything or _fold(line[: line.find(separator)]) in folded))
+                or (look_closer and (everything or key(line[: line.find(separator)]) in folded))
             ):
                 if not line.strip(_BLANKS):
                     blank += 1

@@ -10,7 +10,15 @@ import numpy as np
 from embinit_fairseq.errors import VectorFileError, counted
 from embinit_fairseq.vectors.binary import RecordScan
 from embinit_fairseq.vectors.compressed import open_bytes
-from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wanted, check_dimension, check_finite
+from embinit_fairseq.vectors.table import (
+    FIRST_ROWS,
+    Origin,
+    VectorReader,
+    VectorTable,
+    Wanted,
+    check_dimension,
+    check_finite,
+)
 
 #: bytes of the header
 _LONGEST_HEADER = 100
@@ -41,6 +49,13 @@ class Word2VecBinary(VectorReader):
             )
         self.rows, self.dim = numbers
         check_dimension(path, self.dim, dim)
+
+    def first_words(self) -> list[str]:
+        """Return the words of the first rows."""
+        with open_bytes(self.path) as stream:
+            stream.readline(_LONGEST_HEADER)
+            scan = RecordScan(self.path, stream, min(self.rows, FIRST_ROWS), b" ", 4 * self.dim, None, False)
+            return [word for _, word, _ in scan]
 
     def read(self, wanted: Wanted | None = None) -> VectorTable:
         """Return the wanted rows (None: all), in the file's order."""

@@ -27,8 +27,8 @@ _LARGEST = 2**63 - 1
 class Vocabulary:
     """One symbol per row.
 
-    counts: (N,) occurrences in the training text. roles: row -> role of special rows. added: rows of words that were
-    added to a tokenizer after training and are spelled without its markers.
+    counts: (N,) occurrences in the training text, or other integers (`has_counts`). roles: row -> role of special rows.
+    added: rows of words that were added to a tokenizer after training and are spelled without its markers.
     Fillers (`madeupword0000`, added by fairseq to round the size up) mean nothing and do not count for coverage.
     """
 
@@ -47,6 +47,12 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return len(self.symbols)
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether the counts may be those of a text: neither negative nor all equal, as tools without a text write."""
+        counts = self.counts[self.regular]
+        return len(counts) > 0 and bool(0 <= counts.min() < counts.max() or len(counts) == 1 <= counts[0])
 
     @property
     def pad_row(self) -> int | None:
@@ -88,7 +94,7 @@ def read_dictionary(path: PathLike, flag: str = "--dict", error: type[EmbinitErr
             raise error(f"{path}:{number}: the symbol {symbol[:60]!r} is repeated; remove one of the lines")
         seen.add(symbol)
         symbols.append(symbol)
-        counts.append(max(count, 0))
+        counts.append(count)
     if len(symbols) == len(SPECIAL_SYMBOLS):
         raise error(f"{path}: no symbol in it; is this the dict.txt that fairseq-preprocess wrote?")
     return Vocabulary(symbols, np.array(counts), {row: role for row, role in enumerate(SPECIAL_SYMBOLS.values())})

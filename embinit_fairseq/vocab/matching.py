@@ -3,23 +3,118 @@
 Two symbols are the same piece of text if their markers do not contradict each other (`tokens.compatible`) and their
 texts are equal, or one word in two spellings (`closeness`). Rules name what differs:
 
-    exact     nothing, or only whether letters are composed (NFC) or decomposed (NFD)
-    entities  one text is as Moses' tokenizer writes it: `&apos;s` is `'s`, `@-@` is `-`
-    marker    the markers of two segmenters: `▁haus`, `haus`, `Ġhaus`
-    casefold  the case
+    exact       nothing, or only whether letters are composed (NFC) or decomposed (NFD)
+    entities    one text is as Moses' tokenizer writes it: `&apos;s` is `'s`, `@-@` is `-`
+    normalised  one text is as a model's tokenizer changes it before it looks for tokens: `läuft` is `lauft`
+    digits      one text has `#` or `0` for each digit: `1999` is `####`
+    label       one text has a language or a part of speech added: `/c/de/hund`, `de:hund`, `hund_NOUN`
+    marker      the markers of two segmenters: `▁haus`, `haus`, `Ġhaus`
+    casefold    the case
 
-A match that needs several rules has their names: `entities_marker_casefold`.
+A match that needs several rules has their names in this order: `entities_marker_casefold`.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from embinit_fairseq.vocab.tokens import Token, as_text, compatible, parse, plain, unmarked
+from embinit_fairseq.vocab.tokens import Token, as_text, compatible, ignores_spaces, parse, plain, respell, unmarked
 
 #: rules that a user can switch on and off
-RULES = ("exact", "entities", "casefold", "marker")
+RULES = ("exact", "entities", "normalised", "casefold", "marker", "label", "digits")
+
+# ---- What the tools that made the vectors did to words --------------------------------------------------------------
+
+#: How files of several languages, or with parts of speech, spell the word `hund`. A file has words of one language in a
+#: dictionary, but of all parts of speech.
+_LABELS = tuple(
+    map(
+        re.compile,
+        (
+            r"(?P<language>/c/[a-z]{2,3}(?:-[a-z]+)*/)(?P<word>[^/]+)(?:/.*)?",  # ConceptNet Numberbatch: /c/de/hund/n
+            r"(?P<language>[a-z]{2,3}(?:[:/|]|__?))(?P<word>.+)",  # de:hund
+            r"(?P<word>.+)(?P<language>@[a-z]{2,3})",  # hund@de
+            r"(?P<word>.+)[_|/#][A-Z]{1,6}",  # hund_NOUN
+        ),
+    )
+)
+#: share of a file's first words that have the label, if it has one: `</s>` and the like have none
+_LABELLED = 0.9
+#: characters that stand for all digits
+MASKS = ("#", "0")
+#: words that show whether a file has masked digits
+DIGIT_WORDS = tuple(
+    "## ### #### ##### #.# ##.# ##:## ##,### 00 000 0000 0,000 1 2 3 5 10 12 20 30 100 1990 2000 2010".split()
+)
+_DIGIT = re.compile(r"\d")
+#: mask -> what words look like if digits are masked by it, and if they are not; one masked digit says nothing
+_MASKED = {"#": ("##|#[.,:/-]#", r"\d\d"), "0": ("00", "[1-9]")}
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How the tools that made vectors spell a word of plain text.
+
+    normalise: text -> text as the tokenizer of a model changes it, None for no change. label: pattern with the groups
+    `word` and perhaps `language` of words that have more than the word. masks: characters that stand for a digit.
+    """
+
+    normalise: Callable[[str], str] | None = None
+    label: re.Pattern[str] | None = None
+    masks: tuple[str, ...] = ()
+
+    def bare(self, word: str) -> str:
+        """Return a word of the vectors without its label."""
+        found = self.label and self.label.fullmatch(word)
+        return found["word"] if found else word
+
+    def language(self, word: str) -> str:
+        """Return the language in the label of a word of the vectors, as it is spelled there; "" if there is none."""
+        found = self.label and self.label.fullmatch(word)
+        return found.groupdict().get("language", "") if found else ""
+
+    def normalised(self, token: Token) -> Token:
+        """Return the token as the tokenizer of the model changes it."""
+        text = self.normalise(token.surface).strip(" ▁") if self.normalise else ""
+        return respell(token, text) if text and text != token.surface else token
+
+
+#: words are spelled as in plain text
+PLAIN = Spelling()
+
+
+def find_label(words: Iterable[str]) -> re.Pattern[str] | None:
+    """Return the pattern of the label that the first words of a file have, None if they have none."""
+    words = [word for word in words if word and not word.startswith("<")]
+    for label in _LABELS:
+        if sum(map(bool, map(label.fullmatch, words))) > _LABELLED * len(words):
+            return label
+    return None
+
+
+def find_masks(words: Iterable[str], style: str) -> tuple[str, ...]:
+    """Return the characters that stand for all digits in the words of a file.
+
+    A file in which `##` and `2000` are words has no masked digits.
+
+    Args:
+        words: words of the file, those of DIGIT_WORDS that it has among them.
+        style: how their subwords are marked.
+    """
+    text = "\n".join(words)
+    masks = {mask for mask, (yes, no) in _MASKED.items() if re.search(yes, text) and not re.search(no, text)}
+    return tuple(masks - ({"#"} if style == "wordpiece" else set()))
+
+
+def masked(token: Token, mask: str) -> Token:
+    """Return the token with each digit replaced by the mask."""
+    return replace(token, surface=_DIGIT.sub(mask, token.surface))
+
+
+# ---- Match ----------------------------------------------------------------------------------------------------------
 
 
 class Matcher:
@@ -27,59 +122,90 @@ class Matcher:
 
     Args:
         words: symbols of the vocabulary, one per row.
-        style: how they are spelled, one of `tokens.STYLES`.
+        style: how their subwords are marked, one of `tokens.STYLES`.
         rules: of RULES, what may differ.
         added: words that were added to a tokenizer after training.
+        spelling: how they spell a word of plain text.
     """
 
     def __init__(
-        self, words: Sequence[str], style: str, rules: Collection[str] = RULES, added: Collection[str] = ()
+        self,
+        words: Sequence[str],
+        style: str,
+        rules: Collection[str] = RULES,
+        added: Collection[str] = (),
+        spelling: Spelling = PLAIN,
     ) -> None:
         self._rules = rules
+        self._spelling = spelling
         #: the rule of a row that does not differ: a user who allows any case allows the same case, too
         self._equal = next((rule for rule in ("exact", "casefold", "marker") if rule in rules), "")
-        self._rows: dict[str, list[tuple[int, Token]]] = {}
+        #: key -> row, token, whether the token is without the row's label
+        self._rows: dict[str, list[tuple[int, Token, bool]]] = {}
         for row, (word, text) in enumerate(zip(words, as_text(words, style))):
             token = unmarked(word) if word in added else parse(text, style)
-            self._rows.setdefault(fold(token.surface), []).append((row, token))
+            self._rows.setdefault(fold(token.surface), []).append((row, token, False))
+            if (bare := spelling.bare(text)) != text:
+                self._rows.setdefault(fold(bare), []).append((row, parse(bare, style), True))
 
     def match(self, token: Token) -> tuple[int, str]:
         """Return the closest row and the rule by which it matches; (-1, "") if there is none.
 
-        The text counts first; then a row that may be a whole word comes before a part of one; then the fewer rules the
-        better; then the order of the rows.
+        A row with the digits comes before one with masks, then the text counts; then a row that may be a whole word
+        comes before a part of one; then the fewer rules the better; then the order of the rows.
         """
         best: tuple[tuple[int, ...], str] = (-1,), ""
-        for has_entities, mine in enumerate(readings(token, self._rules)):
-            for row, theirs in self._rows.get(fold(mine.surface), ()):
+        for changes, (mine, changed) in enumerate(readings(token, self._rules, self._spelling)):
+            is_masked = "digits" in changed
+            for row, theirs, has_label in self._rows.get(fold(mine.surface), ()):
                 level = closeness(mine.surface, theirs.surface)
-                if level is None or not compatible(mine, theirs):
+                if level is None or not (compatible(mine, theirs) or (not is_masked and _is_sign(mine, theirs))):
                     continue
                 other_marker = mine.marker != theirs.marker
                 is_unusual = other_marker and mine.initial is not False and theirs.initial is not True
-                rule = self._rule(entities=has_entities, marker=other_marker, casefold=level >= OTHER_CASE)
-                rank = (level, _is_less(mine, theirs), other_marker + is_unusual, has_entities, row)
+                other_case = level >= OTHER_CASE
+                rule = self._rule(changed, label=has_label, marker=other_marker, casefold=other_case)
+                rank = (
+                    *(is_masked, level * other_case, _is_less(mine, theirs)),
+                    *(other_marker + is_unusual, has_label, changes, level, row),
+                )
                 if rule and (not best[1] or rank < best[0]):
                     best = rank, rule
         return best[0][-1], best[1]
 
-    def _rule(self, **differs: int) -> str:
+    def _rule(self, changed: tuple[str, ...], **differs: bool) -> str:
         """Return the names of the rules that the differences need; "" if one of them is switched off."""
-        needed = [rule for rule, does in differs.items() if does]
+        needed = [*changed, *(rule for rule, does in differs.items() if does)]
         if not needed:
             return self._equal
         return "_".join(needed) if set(needed) <= set(self._rules) else ""
 
 
-def readings(token: Token, rules: Collection[str] = RULES) -> list[Token]:
-    """Return the token and, if the rule `entities` is on and makes a difference, its plain form."""
-    bare = plain(token) if "entities" in rules else token
-    return [token] if bare == token else [token, bare]
+def readings(
+    token: Token, rules: Collection[str] = RULES, spelling: Spelling = PLAIN
+) -> list[tuple[Token, tuple[str, ...]]]:
+    """Return the texts that the token may be in the vectors, with the rules that each needs; the token itself first."""
+    found: list[tuple[Token, tuple[str, ...]]] = [(token, ())]
+    if "entities" in rules and (bare := plain(token)) is not token and bare != token:
+        found.append((bare, ("entities",)))
+    if "normalised" in rules and spelling.normalise:
+        changed = [(spelling.normalised(form), (*needed, "normalised")) for form, needed in found]
+        found += [new for new, (form, _) in zip(changed, found) if new[0] is not form]
+    if "digits" in rules and spelling.masks and _DIGIT.search(token.surface):
+        found += [(masked(form, mask), (*needed, "digits")) for mask in spelling.masks for form, needed in found]
+    return found
+
+
+def _is_sign(mine: Token, theirs: Token) -> bool:
+    """Return True for punctuation and the like, of which only one token ends its word: `,` and `,@@`."""
+    return compatible(mine, replace(theirs, final=mine.final)) and ignores_spaces(mine.surface)
 
 
 def _is_less(mine: Token, theirs: Token) -> int:
-    """Count the ends at which the other token is a part of a word and this one may be a whole word."""
-    return (mine.initial is None and theirs.initial is False) + (mine.final is None and theirs.final is False)
+    """Count the ends at which the other token is a part of a word and this one may be a whole word, or the reverse."""
+    other_end = None not in (mine.final, theirs.final) and mine.final != theirs.final
+    at_ends = (mine.initial is None and theirs.initial is False) + (mine.final is None and theirs.final is False)
+    return at_ends + 2 * other_end
 
 
 def fold(text: str) -> str:

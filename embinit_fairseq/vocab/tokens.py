@@ -30,6 +30,8 @@ _SHARE = 0.02
 #: The same, if symbols of scripts without spaces are not counted, and the share of all symbols that is needed then:
 #: sentencepiece marks few subwords of Chinese, Japanese or Thai.
 _SHARE_OF_ALL = 0.001
+#: words with masked digits: `##`, `####`, `##.#`
+_MASKED_DIGITS = re.compile("##(##|[.,:/-]#|$)")
 
 #: Moses' spelling -> a character that its other tools reserve
 ENTITIES = {
@@ -70,10 +72,10 @@ def detect_style(symbols: Iterable[str]) -> str:
                 seen[style] += symbol.startswith(prefix) and symbol != prefix
             for style, suffix in SUFFIX.items():
                 seen[style] += symbol.endswith(suffix) and symbol != suffix
-            seen["none"] += symbol.startswith("####")
+            seen["none"] += bool(_MASKED_DIGITS.match(symbol))
         elif _is_bytes(symbol):  # Chinese has no spaces
             seen["bytelevel"] += 1
-    if seen.pop("none"):  # digits are masked: `####`, `##.#`. BERT has no such token, since every sign is a word
+    if seen.pop("none"):  # BERT has no such token, since every sign is a word
         seen["wordpiece"] = 0
     best = max(seen, key=lambda style: seen[style])
     total = len(symbols)
@@ -138,7 +140,12 @@ def plain(token: Token) -> Token:
         return token
     if len(text) == 3 and text[0] == text[2] == "@" and text[1] != "@" and not text[1].isalnum():
         text = text[1]
-    return _opened(replace(token, surface=unescape(text)))
+    return respell(token, unescape(text))
+
+
+def respell(token: Token, surface: str) -> Token:
+    """Return the token with another text."""
+    return _opened(replace(token, surface=surface))
 
 
 # ---- Text for which a marker of the beginning of a word says nothing -------------------------------------------------

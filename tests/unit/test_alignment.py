@@ -9,10 +9,12 @@ from fairseq.data import Dictionary
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from embinit_fairseq.errors import CheckpointError, DataError
-from embinit_fairseq.init.alignment import RULES, align, plan
-from embinit_fairseq.init.report import coverage
+from embinit_fairseq.embeddings import Vectors
+from embinit_fairseq.errors import CheckpointError, CoverageError, DataError
+from embinit_fairseq.init.alignment import RULES, Matching, align, plan, read
+from embinit_fairseq.init.report import coverage, shares, signature
 from embinit_fairseq.vectors.fairseq_checkpoint import read_rows
+from embinit_fairseq.vectors.open import parse_source
 from embinit_fairseq.vectors.table import Origin, VectorTable
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler, read_dictionary, vocabulary_of
 from embinit_fairseq.vocab.matching import closeness, fold, readings
@@ -75,15 +77,18 @@ PLAIN = "'s \" & | < > [ ] at&t n't"
         # entities and markers. A dictionary of words, T5: word-initial
         ("&apos;s haus", "▁'s 's ▁haus", "sentencepiece", RULES, "▁'s=entities_marker ▁haus=marker"),
         ("&apos;S", "▁'s ▁haus", "sentencepiece", RULES, "▁'s=entities_marker_casefold"),
-        # subword-nmt: the piece goes on, a word list's does not
-        ("&apos;@@ &apos;s go@@", "' 's", "none", RULES, "- 's=entities -"),
+        # subword-nmt: the piece goes on, a word list's does not; punctuation is a word in any place
+        ("&apos;@@ &apos;s go@@", "' 's go", "none", RULES, "'=entities_marker 's=entities -"),
+        (",@@ -@@ 中@@ , s@@", "- , 中 s", "none", RULES, ",=marker -=marker 中=marker ,=exact -"),
+        (", -@@", ", ,</w> - -</w>", "end_of_word", RULES, ",</w>=marker -=marker"),
+        (", -@@ -", ",@@ -@@ -", "subword_nmt", RULES, ",@@=marker -@@=exact -=exact"),
         ("&quot;@@ go@@", '##" "', "wordpiece", RULES, '"=entities_marker -'),
         # an inner piece of sentencepiece is no word of BERT, except signs
         ("▁&quot; &quot; ▁x &apos;s", '" x \'s', "wordpiece", RULES, '"=entities_marker "=entities x=marker -'),
         # Moses' hyphen; `@@` of subword-nmt is none, nor is what stands between letters
-        ("@-@ @/@ ▁@-@ @@@ @a@ x@-@y", "- / @ a x-y", "none", RULES, "-=entities /=entities - - - -"),
-        ("@-@ @-@@@ @-@@ go@@", "- @-@ @-", "none", RULES, "@-@=exact - - -"),
-        ("@-@ @@@ go@@", "- @@ @", "subword_nmt", RULES, "-=entities - -"),
+        ("@-@ @/@ ▁@-@ @@@ @a@ x@-@y", "- / @ a x-y", "none", RULES, "-=entities /=entities - @=marker - -"),
+        ("@-@ @-@@@ @-@@ go@@", "- @-@ @-", "none", RULES, "@-@=exact @-@=marker @-=marker -"),
+        ("@-@ @@@ go@@", "- @@ @", "subword_nmt", RULES, "-=entities @=marker -"),
         # sentencepiece dictionary, GloVe: word-initial pieces are words, inner pieces are not
         ("▁haus ▁Maus ▁x", "haus maus", "none", RULES, "haus=marker maus=marker_casefold -"),
         ("▁eine m to In 2 's", "m to in 2 's eine", "none", RULES, "eine=marker - - - - -"),
@@ -109,6 +114,15 @@ PLAIN = "'s \" & | < > [ ] at&t n't"
         ("cat##", "cat", "wordpiece", RULES, "-"),
         ("cat@@ cat", "cat cat</w>", "end_of_word", RULES, "cat=marker cat</w>=marker"),
         ("cat ##ing the", "cat cat</w> ing", "auto", RULES, "cat</w>=marker ing=marker -"),
+        # digits: a word with its digits comes first, a part of a word is no word
+        ("1999 5 2.50 90s mp3", "#### 5 #.## ##s the", "none", RULES, "####=digits 5=exact #.##=digits ##s=digits -"),
+        ("1999 5 MP3 90s", "0000 0 mp0 00", "none", RULES, "0000=digits 0=digits mp0=digits_casefold -"),
+        ("▁1999 99", "▁0000 ▁00 00 0", "sentencepiece", RULES, "▁0000=digits 00=digits"),
+        ("1999 2000 12", "#### ## 2000 0000 the", "none", RULES, "- 2000=exact -"),
+        ("1999 7", "0000 00 3 the", "none", RULES, "- -"),
+        ("1999 the", "#### the", "none", ("exact",), "- the=exact"),
+        ("the ##s ##ing 99", "the ##s ## ##ing s", "auto", RULES, "the=exact - - ##=digits"),
+        ("19@@ 99 19", "## the", "none", RULES, "- ##=digits ##=digits"),
         # BERT: `ing` inside a word is `##ing`, never the word `ing`
         ("▁go ing", "go ing ##ing", "wordpiece", RULES, "go=marker ##ing=marker"),
         # subword-nmt says whether a piece goes on, not whether it begins a word
@@ -172,9 +186,9 @@ ESCAPED = st.lists(st.sampled_from([*ENTITIES, "a", "B", "'", '"', " ", "-"]), m
 def test_entities_mean_what_they_mean_in_html(symbol):
     assert unescape(symbol) == html.unescape(symbol)
     token = Token(symbol, True, True)
-    forms = [each.surface for each in readings(token, {"entities"})]
+    forms = [each.surface for each, _ in readings(token, {"entities"})]
     assert forms == list(dict.fromkeys([symbol, html.unescape(symbol)]))
-    assert readings(token, {"casefold"}) == [token]
+    assert readings(token, {"casefold"}) == [(token, ())]
 
 
 def test_only_what_moses_writes_is_read_as_moses_writes_it():
@@ -254,7 +268,7 @@ def test_what_fairseq_loads_is_loaded_and_what_it_refuses_is_refused(tmp_path, l
         return
     vocabulary, rows = read_dictionary(path), read_rows(path)
     assert vocabulary.symbols == expected.symbols
-    assert vocabulary.counts[4:].tolist() == [max(count, 0) for count in expected.count[4:]]
+    assert vocabulary.counts[4:].tolist() == expected.count[4:]
     assert (vocabulary.pad_row, rows.size) == (1, len(expected))
     names = {symbol for symbol in expected.symbols[4:] if not is_filler(symbol)} - {"<mask>", *SPECIAL_SYMBOLS}
     assert rows.words == {symbol: expected.indices[symbol] for symbol in names}
@@ -272,8 +286,87 @@ def test_counts_are_of_text_and_in_the_order_of_the_rules():
     got = coverage(words, align(words, table("a", "c", "madeupword0000", specials=("bos", "eos"))).matched)
     assert got == {"found": 2, "coverage_types": pytest.approx(2 / 3), "coverage_tokens": pytest.approx(0.7)}
     nothing = vocabulary("madeupword0000", counts=[0])
-    assert coverage(nothing, np.ones(5, bool)) == {"found": 0, "coverage_types": 0.0, "coverage_tokens": 0.0}
-    assert coverage(vocabulary("a", counts=[0]), np.ones(5, bool))["coverage_tokens"] == 0.0
+    assert coverage(nothing, np.ones(5, bool)) == {"found": 0, "coverage_types": 0.0, "coverage_tokens": None}
+
+
+@pytest.mark.parametrize(
+    ("counts", "share"),
+    [
+        ([3, 1], 0.75),
+        ([1, 0], 1.0),
+        ([2**63 - 1, 2**63 - 1 - 2**20], 0.5),  # more than an int64 holds together
+        *((counts, None) for counts in ([0, 0], [1, 1], [100, 100], [-1, -3], [5, -3])),
+    ],
+)
+def test_numbers_that_are_no_counts_weigh_nothing(counts, share, caplog):
+    """Tools that have no text write 1 or 100 for each symbol, or the logarithms of a sentencepiece model."""
+    words = vocabulary("a", "b", counts=counts)
+    found = coverage(words, np.array([False] * 4 + [True, False]))
+    assert (found["coverage_types"], found["coverage_tokens"]) == (0.5, pytest.approx(share))
+    slot = {"strategy": "pretrained", "source": {"name": "v"}, "dim": 3, "seed": 1, **found}
+    assert ("|cov:" in signature(slot, "0")) == (share is not None)
+    assert ("|cov_types:0.500" in signature(slot, "0")) == (share is None)
+    assert ("no counts" in shares(found)) == (share is None)
+
+
+def test_no_warning_without_counts(tmp_path, caplog):
+    (tmp_path / "v.txt").write_text("w0 1 2\nw1 3 4\n")
+    for counts, warned in (([1] * 30, False), (range(1, 31), True)):
+        read(parse_source(str(tmp_path / "v.txt")), vocabulary(*(f"w{n}" for n in range(30)), counts=counts))
+        assert ("LOW COVERAGE" in caplog.text) == warned
+
+
+# ---- What the tools that made the vectors did to words
+
+
+LABELLED = {
+    "/c/{}/{}": ["/c/de/hund", "/c/en/dog", "/c/en/hund", "/c/de/haus", "/c/de/##"],
+    "{}:{}": ["de:hund", "en:dog", "en:hund", "de:haus", "de:##"],
+    "{}_{}": ["de_hund", "en_dog", "en_hund", "de_haus", "de_##"],
+    "{1}@{0}": ["hund@de", "dog@en", "hund@en", "haus@de", "##@de"],
+}
+
+
+@pytest.mark.parametrize("format", ["txt", "npz", "bin"])
+@pytest.mark.parametrize("pattern", LABELLED)
+def test_words_with_a_language(tmp_path, pattern, format):
+    """Of several languages the dictionary's counts, whatever is first in the file."""
+    words, matrix = LABELLED[pattern], np.arange(10, dtype=np.float32).reshape(5, 2)
+    path = tmp_path / f"v.{format}"
+    if format == "bin":
+        path.write_bytes(
+            b"5 2\n" + b"".join(w.encode() + b" " + row.tobytes() + b"\n" for w, row in zip(words, matrix))
+        )
+    else:
+        Vectors(words, matrix).save(path)
+    for symbols, counts, expected in (
+        (("Hund", "haus", "dog", "10"), (5, 2, 1, 1), [0, 3, -1, 4]),
+        (("hund", "haus", "dog", words[3]), (5, 2, 9, 1), [2, -1, 1, -1]),
+        ((words[3], "hund"), (5, 2), [3, 0]),
+    ):
+        reading = read(parse_source(str(path)), vocabulary(*symbols, counts=counts))
+        got = {row: int(vector[0]) // 2 for row, vector in zip(reading.source.rows, reading.source.vectors)}
+        assert [got.get(4 + at, -1) for at in range(len(symbols))] == expected
+        assert reading.parts[0].origin.language == pattern.format("de" if 3 in expected else "en", "")
+    rules = reading.rows_by_rule()
+    assert rules == {"exact": 1, "label": 1}
+    with pytest.raises(CoverageError):
+        read(parse_source(str(path)), vocabulary("hund"), Matching(rules=("exact", "casefold")))
+
+
+def test_words_with_a_part_of_speech(tmp_path):
+    (tmp_path / "v.txt").write_text("hund_NOUN 1 2\nlaufen_VERB 3 4\nlaufen_NOUN 5 6\n")
+    reading = read(parse_source(str(tmp_path / "v.txt")), vocabulary("laufen", "Hund"))
+    assert (reading.source.vectors[:, 0].tolist(), reading.rows_by_rule()) == (
+        [3, 1],
+        {"label": 1, "label_casefold": 1},
+    )
+
+
+def test_words_with_a_colon_or_an_underscore_have_no_label(tmp_path):
+    (tmp_path / "v.txt").write_text("the 1 2\nde:hund 1 2\nNew_YORK 5 6\n")
+    with pytest.raises(CoverageError):
+        read(parse_source(str(tmp_path / "v.txt")), vocabulary("hund", "New"))
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def make_table(words: list[str], matrix: np.ndarray) -> VectorTable:
 
 
 def statistics(table: VectorTable, vocabulary, *arguments, **options) -> dict:
-    reader = SimpleNamespace(path=table.origin.path, dim=table.origin.dim, read=lambda wanted: table)
+    reader = SimpleNamespace(dim=table.origin.dim, spelling=table.spelling, read=lambda wanted: table)
     found = read_sources([reader], parse_source("v.txt"), vocabulary)
     return dictionary_statistics(found, vocabulary, *arguments, **options)
 

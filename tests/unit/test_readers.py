@@ -6,7 +6,10 @@ A format joins by a line in SOURCES (source_files.py). Peculiarities of one form
 
 import gzip
 import io
+import json
 import os
+import pickle
+import re
 import tarfile
 import tracemalloc
 from collections.abc import Callable
@@ -15,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_files import MB, SOURCES, fasttext, in_zip, numbers, one_line, use, word2vec, write
@@ -159,7 +163,38 @@ REFUSED = [
     ("word2vec", b"a 1 2\nb 3 4\n", r":1: .*format glove"),
     (None, b"5 2\n", "name its format"),
     *((format, b"this is a sentence\nand another one\n", "name (the|its) format") for format in (None, "glove")),
-    (None, b"the 12\nhouse 3\n", "dictionary; give word vectors"),
+    # text of other kinds, whose lines end with numbers, too
+    *(
+        (None, each, "one number .*; give word vectors")
+        for each in (b"the 12\nhouse 3\n", "▁a\t-3.2\nb\t-4\n".encode())
+    ),
+    (None, b"t h 900\nth e</w> 80\n", "one number .*; give word vectors"),
+    *(
+        (None, b"a b c" + s + b"0.1" + s + b"2\nd e f" + s + b"0.1" + s + b"2\n", "several words")
+        for s in (b" ", b"\t")
+    ),
+    (None, b"0.1\t0.2\t0.3\n-1e-3\t0.2\t0.3\n", "paste WORDS FILE"),
+    (None, b"12 5 7 9\n3 14 9 2\n12 3\n", "numbers of symbols"),
+    (None, b"word 0 1 2\nthe 0.1 0.2 0.3\n", r"tail -n \+2"),
+    (None, b"2 3 4 5 2 2166136261 < >\n0 0.1 0.2 0.3\n1 0.1 0.2 0.3\n", "floret.*give"),
+    (None, b"2024 | INFO | x\nS-0\tthe\nP-0\t-0.1 -0.2\nP-1\t-0.1 -0.2\n", "fairseq-generate.*checkpoint"),
+    (None, b"\\data\\\nngram 1=2\n\n\\1-grams:\n-1.5\tthe\t-0.3\n-1.5\ta\t-0.3\n", "ARPA.*give"),
+    (None, b'"word","a","b"\n"the","0.1","0.2"\n', r"tail -n \+2 FILE \| tr -d '\"' \| tr ',;'"),
+    # other tools
+    *(
+        (None, head + bytes(90), said)
+        for head, said in (
+            (b"GGUF", "llama.cpp; give the folder"),
+            (b"\x08\x07\x12\x07pytorch", "ONNX.*give the folder"),
+            (b'\x40\0\0\0\0\0\0\0{"a"', "safetensors.*give the folder"),
+            (b"SQLite format 3\0", "Magnitude.*give"),
+            (b"\n\x0e\n\x05<unk>", "sentencepiece model.*give vectors"),
+            (b"7z\xbc\xaf'\x1c", "unpack"),
+            (b"\x89HDF\r\n\x1a\n", r"read_hdf\('.*v.any'\).to_csv\('.*v.any.txt'"),
+        )
+    ),
+    (None, np.linspace(-1, 1, 900).tobytes(), "GloVe.*give vectors.txt"),
+    (None, packed(lambda stream: in_zip(stream, {"config.json": b"{}", "w.h5": b""})), "2 files.*unpack it"),
     (None, b"\n<!DOCTYPE html>\n<p>error 404</p>\n", "web page.*download"),
     (None, b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7\nsize 123\n", "git lfs pull"),
     (None, "a 1 2\nb 3 4\n".encode("utf-16"), "iconv"),
@@ -192,7 +227,7 @@ REFUSED = [
     ("fasttext_bin", fasttext([], np.ones((4, 3))) + bytes(8), "damaged"),
     ("fasttext_bin", gzip.compress(fasttext(["x"], numbers(4))), "gunzip"),
     # npz
-    ("npz", npz(words=None), "holds matrix.*numpy.savez"),
+    (None, npz(words=None), "holds matrix.*numpy.savez"),
     ("npz", npz(matrix=None), "holds words.*numpy.savez"),
     ("npz", npz(dtype=object), "allow_pickle"),
     *(("npz", npz(words), "`words` has shape.*numpy.savez") for words in ((1, 2), (("a", "b"),))),
@@ -214,6 +249,72 @@ def test_a_file_that_cannot_be_read_is_one_line_with_a_remedy(tmp_path, format, 
     with pytest.raises(VectorFileError, match=said) as error:
         open_vectors(path := write(tmp_path / "v.any", content), format).read()
     one_line(error, path)
+
+
+def _gensim(path: Path, words: list[str], matrix: np.ndarray) -> None:
+    models = pytest.importorskip("gensim.models")
+    vectors = models.KeyedVectors(matrix.shape[1])
+    vectors.add_vectors(words, matrix)
+    vectors.save(str(path), sep_limit=0)
+
+
+def _parquet(path: Path, words: list[str], matrix: np.ndarray) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = [*matrix[:, :2].T, list(matrix[:, 2:])]
+    parquet.write_table(pyarrow.table([words, *columns], names=list("wabc")), path)
+
+
+OTHERS: dict[str, Callable[[Path, list[str], np.ndarray], object]] = {
+    "v.kv": _gensim,
+    "v.kv.vectors.npy": lambda path, words, matrix: _gensim(path.with_name("v.kv"), words, matrix),
+    "pickle": lambda path, words, matrix: path.write_bytes(pickle.dumps(dict(zip(words, matrix)))),
+    "pickle 0": lambda path, words, matrix: path.write_bytes(pickle.dumps(dict(zip(words, matrix.tolist())), 0)),
+    "json": lambda path, words, matrix: path.write_text(json.dumps(dict(zip(words, matrix.tolist())), indent=1)),
+    "jsonl": lambda path, words, matrix: path.write_text(
+        "".join(json.dumps({"w": word, "v": row.tolist()}) + "\n" for word, row in zip(words, matrix))
+    ),
+    "npy": lambda path, words, matrix: np.save(path.open("wb"), matrix),
+    "v.npz": lambda path, words, matrix: np.savez(path, keys=np.array(words), b=matrix[0], embeddings=matrix),
+    "model.npz": lambda path, words, matrix: np.savez(path, Wemb=matrix, Wemb_dec=matrix[:1]),
+    "torchtext": lambda path, words, matrix: torch.save((words, {}, torch.from_numpy(matrix), 3), path),
+    "torch": lambda path, words, matrix: torch.save(dict(zip(words, torch.from_numpy(matrix))), path),
+    "parquet": _parquet,
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_line_that_converts_a_file_of_another_tool_does(tmp_path, monkeypatch, name):
+    words, matrix = ["the", "über", "cat"], numbers(3, 4)
+    OTHERS[name](tmp_path / name, words, matrix)
+    monkeypatch.chdir(tmp_path)
+    Path("WORDS").write_text("\n".join(words) + "\n", encoding="utf-8")
+    Path("VOCABULARY").write_text(json.dumps({word: row for row, word in enumerate(words)}))
+    with pytest.raises(EmbinitError, match="convert it: python -c") as error:
+        open_vectors(str(tmp_path / name))
+    one_line(error, tmp_path)
+    code = re.search('python -c "(.*)"', str(error.value))[1]
+    exec(code, {})
+    table = open_vectors(re.findall("'([^']*[.](?:npz|vec))'", code)[-1]).read()
+    assert table.words == words
+    np.testing.assert_array_equal(table.matrix, matrix)
+
+
+def test_folders_of_other_tools(tmp_path):
+    for name, said in (
+        ("checkpoint_best.pt", "a/checkpoint_best.pt"),
+        ("vocab/key2row", r"spacy.load\("),
+        ("key2row", r"Vocab\(\).from_disk\("),
+        ("shared_vocabulary.json", "CTranslate2.*give"),
+        ("0_WordEmbeddings/model.safetensors", "wordembedding_config"),
+    ):
+        file = tmp_path / name.replace("/", "_") / "a" / name
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"")
+        if "0_" in name:
+            (file.parent / "wordembedding_config.json").write_text("{}")
+            said = "0_WordEmbeddings' .*convert|convert.*whitespacetokenizer"
+        with pytest.raises(VectorFileError, match=said):
+            open_vectors(file.parents[name.count("/")])
 
 
 @each_source

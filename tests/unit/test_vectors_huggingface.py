@@ -11,13 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from source_files import BERT, BERT_EMBEDDING, bert, numbers, one_line, refused, save_weights, write
+from source_files import BERT, BERT_EMBEDDING, TEXT, bert, numbers, one_line, refused, save_weights, write
 from tokenizer_folders import FAIRSEQ, FAMILIES, bytelevel, end_of_word, wordpiece, write_json
 
 from embinit_fairseq.errors import VectorFileError
+from embinit_fairseq.init.alignment import Matching, read_sources
 from embinit_fairseq.vectors.huggingface import HuggingFaceDirectory
+from embinit_fairseq.vectors.open import parse_source
 from embinit_fairseq.vectors.table import Wanted
-from embinit_fairseq.vocab.tokens import text_of
+from embinit_fairseq.vocab.dictionary import Vocabulary
+from embinit_fairseq.vocab.tokens import ignores_spaces, text_of
 
 safetensors_torch = pytest.importorskip("safetensors.torch")
 tokenizers = pytest.importorskip("tokenizers")
@@ -199,6 +202,7 @@ def check_rows(folder: Path, truth, is_bytes: bool) -> None:
     decode = tokenizers.decoders.ByteLevel().decode
     assert all(is_bytes and "\ufffd" in decode([token]) for token in missing)  # parts of characters
     start = truth("old", add_special_tokens=False).input_ids
+    check_spellings(source, truth, start, matrix)
     for word in ("house", "Hund", "big"):
         text = truth(f"old {word}", add_special_tokens=False).input_ids  # a word is composed as it is cut after a space
         assert text[: len(start)] == start
@@ -207,6 +211,27 @@ def check_rows(folder: Path, truth, is_bytes: bool) -> None:
         assert set(composed) == ({word} if rows else set())
         if rows:
             np.testing.assert_allclose(composed[word], matrix[rows].mean(axis=0), rtol=1e-5)
+
+
+WIDE = {ord("a") + at: ord("ａ") + at for at in range(26)}
+
+
+def check_spellings(source: HuggingFaceDirectory, truth, start: list[int], matrix: np.ndarray) -> None:
+    """A word takes the row of its only token in the folder's tokenizer, however it is spelled; else none is changed."""
+    words = sorted({word for line in TEXT for word in line.split() if not ignores_spaces(word)})
+    odd = [odd for w in words for odd in (w, w.upper(), w.translate(WIDE), f"{w[0]}\u0301{w[1:]}", w.replace("ü", "u"))]
+    symbols = [*dict.fromkeys(odd), "…"]
+    spec, words = parse_source(source.path), Vocabulary(symbols, np.ones(len(symbols)))
+    reading = read_sources([source], spec, words, Matching(rules=("exact", "marker", "normalised")))
+    rows = dict(zip(reading.source.rows.tolist(), map(tuple, reading.source.vectors)))
+    for row, word in enumerate(symbols):
+        text = truth(f"old {word}", add_special_tokens=False).input_ids
+        tokens = text[len(start) :] if text[: len(start)] == start else []
+        if len(tokens) == 1 and tokens[0] != truth.unk_token_id:
+            assert rows[row] == tuple(matrix[tokens[0]]), word
+            rows.pop(row)
+    rules = reading.parts[0].alignment.rule
+    assert {symbols[row] for row in rows if "normalised" in rules[row]} <= {"…"}
 
 
 @pytest.mark.parametrize("name", FAMILIES)

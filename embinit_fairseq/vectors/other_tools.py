@@ -1,0 +1,247 @@
+"""Name the tool of a file that holds no vectors in a format of `open.FORMATS`, and the line that converts it.
+
+A file is recognised by what it begins with, a folder by a file in it. Nothing of it is executed here; the lines are for
+the user, who knows whether the file can be trusted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embinit_fairseq.vectors.text_lines import fields, numeric_tail
+
+# ---- Lines that convert a file --------------------------------------------------------------------------------------
+
+
+def _line(code: str, words: str, matrix: str, package: str = "") -> str:
+    """Return a command that writes an .npz file; `P` stands for the file, `N` for the new one."""
+    packages = f"numpy, {package}" if package else "numpy"
+    return (
+        f'convert it: python -c "import {packages}; {code}; numpy.savez(N, words=numpy.array({words}, str), '
+        f"matrix=numpy.array({matrix}, 'f4'))\""
+    )
+
+
+_GENSIM = (
+    'convert it: python -c "from gensim.utils import SaveLoad; m = SaveLoad.load(P); '
+    "getattr(m, 'wv', m).save_word2vec_format(N)\""
+)
+_DICT = "list(d)", "list(d.values())"
+_ROWS = "[r[0] for r in d]", "[numpy.hstack(r[1:]) for r in d]"
+_TABLE = "if its columns are the word and the numbers, "
+_ARROW = "d = [[*r.values()] for r in t.read_table(P).to_pylist()]"
+_HDF = f"{_TABLE}convert it: python -c \"import pandas; pandas.read_hdf(P).to_csv(N, sep=' ', header=False)\""
+_UNPACK = "unpack it and give the file of vectors in it"
+_FOLDER = "give the folder of the Hugging Face model that it was made from"
+
+#: what a file begins with -> what it is, what to do
+_FILES: tuple[tuple[bytes, str, str], ...] = (
+    (rb"\x80[\x02-\x05](?s:.){0,200}gensim\.", "a file of gensim (`save`)", _GENSIM),
+    (
+        rb"\x80[\x02-\x05]|\((dp|lp)\d+\n|ccopy_reg\n|cgensim",
+        "a pickle of Python objects, which can execute code when it is opened",
+        "if you trust it and it is a dictionary of words and vectors, "
+        + _line("d = pickle.load(open(P, 'rb'))", *_DICT, package="pickle"),
+    ),
+    (rb"\x89HDF\r\n", "an HDF5 file", _HDF),
+    (rb"PAR1", "a Parquet table", _TABLE + _line(f"{_ARROW}", *_ROWS, package="pyarrow.parquet as t")),
+    (rb"ARROW1|FEA1", "an Arrow table", _TABLE + _line(f"{_ARROW}", *_ROWS, package="pyarrow.feather as t")),
+    (
+        rb"SQLite format 3",
+        "a database (Magnitude's vectors are one)",
+        "give the .txt or .bin file that it was made from",
+    ),
+    (rb"GGUF|GGML|ggml|lmgg", "a model of llama.cpp", _FOLDER),
+    (rb"\x08[\x03-\x14][\x12B\x3a].(?s:.){0,80}(pytorch|onnx|tf2onnx)", "an ONNX model", _FOLDER),
+    (rb"FiFu", "vectors of finalfusion", "convert it: finalfusion convert -t word2vec P N"),
+    (rb"(?s:.){7}\0\{\"|(?s:.){7}\0\{\s*\"", "weights of a model (safetensors)", ""),
+    (rb"\n.{1,3}\n.{1,3}(<unk>|<pad>|<s>)", "a sentencepiece model, which has subwords and no vectors", "give vectors"),
+    (rb"7z\xbc\xaf|Rar!|\x04\x22\x4d\x18|\x1f\x9d|LZIP", "an archive that is not read", _UNPACK),
+    (rb"%PDF|\x89PNG|GIF8|\xff\xd8\xff|\x7fELF", "no vectors", "check the path"),
+    (rb"\\data\\\s", "a language model (ARPA)", "give vectors"),
+    (
+        rb"\s*[{\[](?=[^\n]*\"[^\n]*:\s*[\[{])[^\n]*\n\s*[{\[]",
+        "JSON, one object per line",
+        "if each has the word and then the vector, "
+        + _line("d = [[*json.loads(r).values()] for r in open(P)]", *_ROWS, package="json"),
+    ),
+    (
+        rb"\s*\{\s*\"[^\"\n]*\"\s*:",
+        "JSON",
+        "if it has words and vectors, " + _line("d = json.load(open(P))", *_DICT, package="json"),
+    ),
+    (rb"\s*\[\s*[\[{\"][^ ]", "JSON", "write words and matrix to an .npz file"),
+    (
+        rb"\d+ \d+ \d+ \d+ \d+ \d+ \S+ \S+\n",
+        "vectors of floret, whose rows belong to parts of hashes instead of words",
+        "train it with -mode fasttext, or give other vectors",
+    ),
+    (
+        rb"(?:[^\n]*\n){0,40}?[STHDP]-\d+\t",
+        "a log of fairseq-generate",
+        "give vectors, or the checkpoint with its dict.txt next to it",
+    ),
+)
+_COMPILED = tuple((re.compile(pattern), found, remedy) for pattern, found, remedy in _FILES)
+
+#: a file in a folder -> what the folder is, what to do
+_SPACY = "k = [*v.vectors.keys()]", "[v.strings[i] for i in k]", "[v.vectors[i] for i in k]"
+_FOLDERS: tuple[tuple[str, str, str], ...] = (
+    ("checkpoint*.pt", "a folder of fairseq checkpoints", "name one of them, such as P/checkpoint_best.pt"),
+    ("vocab/key2row", "a model of spaCy", _line(f"v = spacy.load(P).vocab; {_SPACY[0]}", *_SPACY[1:], package="spacy")),
+    (
+        "freqs.json",
+        "vectors of sense2vec",
+        _line("d = [*sense2vec.Sense2Vec().from_disk(P).items()]", *_ROWS, package="sense2vec"),
+    ),
+    (
+        "key2row",
+        "vectors of spaCy",
+        _line(f"v = spacy.vocab.Vocab().from_disk(P); {_SPACY[0]}", *_SPACY[1:], package="spacy.vocab"),
+    ),
+    ("shared_vocabulary.*", "a model of CTranslate2", "give the checkpoint or the folder that it was made from"),
+    (
+        "wordembedding_config.json",
+        "words and vectors of sentence-transformers",
+        _line(
+            "w = json.load(open(P + '/whitespacetokenizer_config.json'))['vocab']",
+            "w",
+            "torch.load(P + '/pytorch_model.bin', weights_only=True)['emb_layer.weight']",
+            package="json, torch",
+        ),
+    ),
+    ("saved_model.pb", "a model of TensorFlow", "write words and matrix to an .npz file"),
+)
+
+
+def _with_paths(remedy: str, path: str, new: str = ".npz") -> str:
+    """Put the paths into a remedy."""
+    new = ".vec" if "word2vec" in remedy else ".txt" if "to_csv" in remedy else new
+    in_code = "python -c" in remedy
+    path = path.rstrip(os.sep) or path
+    names = {"P": repr(path) if in_code else path, "N": repr(path + new) if in_code else path + new}
+    return re.sub(r"\b[PN]\b(?!\()", lambda found: names[found[0]], remedy)
+
+
+def file_of_other_tool(path: str, head: bytes) -> str | None:
+    """Return what a file is that another tool has written, and the remedy; None if it may be vectors.
+
+    head: its first bytes, unpacked.
+    """
+    if head.startswith(b"\x93NUMPY"):
+        return _array_alone(path)
+    for pattern, found, remedy in _COMPILED:
+        if pattern.match(head):
+            return f"{found}; {_with_paths(remedy or _folder_of(path), path)}"
+    if _is_binary_glove(head):
+        return "numbers without words, as GloVe's vectors.bin has; give vectors.txt (glove -binary 2 writes both)"
+    return None
+
+
+def folder_of_other_tool(path: str) -> str | None:
+    """Return what a folder is that is not a Hugging Face model, and the remedy; None if it may be one."""
+    for name, found, remedy in _FOLDERS:
+        if next(Path(path).glob(name), None):
+            return f"{found}; {_with_paths(remedy, path)}"
+    return None
+
+
+def _folder_of(path: str) -> str:
+    """Return the remedy for the weights of a model without its words."""
+    folder = os.path.dirname(path) or "."
+    if os.path.isfile(os.path.join(folder, "config.json")):
+        return f"give the folder, where its tokenizer is: {folder}"
+    return "give the folder of the model, with its tokenizer"
+
+
+def _array_alone(path: str) -> str:
+    """Describe a .npy file; gensim puts one next to a file of its own."""
+    main = re.sub(r"(\.wv)?(\.vectors\w*|\.syn0\w*)?\.npy$", "", path)
+    if main != path and os.path.isfile(main):
+        return f"the array of gensim's {main}; {_with_paths(_GENSIM, main)}"
+    folder = os.path.dirname(path) or "."
+    if os.path.isfile(os.path.join(folder, "key2row")):
+        return f"the array of spaCy's vectors in {folder}; give the folder"
+    words = "open('WORDS', encoding='utf-8').read().split('\\n')"
+    line = _line(f"w = [word for word in {words} if word]", "w", "numpy.load(P)")
+    return f"a NumPy array without words; with a file of one word per row, {_with_paths(line, path)}"
+
+
+def _is_binary_glove(head: bytes) -> bool:
+    """Return True for nothing but float64 numbers of the size of weights; other bytes are hardly ever such numbers."""
+    numbers = [number for (number,) in struct.iter_unpack("<d", head[: min(len(head), 4096) // 8 * 8])]
+    return len(numbers) > 1 and all(1e-9 < abs(number) < 1e3 for number in numbers)
+
+
+def arrays_of_other_tool(path: str, arrays: Mapping[str, np.ndarray]) -> str:
+    """Return what an .npz file without `words` and `matrix` holds, and the remedy."""
+    found = f"no arrays `words` and `matrix`, it holds {', '.join(arrays) or 'nothing'}"
+    matrices = [name for name, array in arrays.items() if array.ndim == 2 and array.dtype.kind == "f"]
+    matrix = max(matrices, key=lambda name: arrays[name].size, default="MATRIX")
+    words = next((name for name, array in arrays.items() if array.ndim == 1 and array.dtype.kind in "US"), "WORDS")
+    load, words = "a = numpy.load(P)", f"a['{words}']"
+    if marian := next((name for name in matrices if re.fullmatch(r"(encoder_|decoder_)?Wemb(_all|_dec)?", name)), None):
+        found = f"a model of Marian or Nematus ({found}), whose words are in its vocabulary (.yml, .json)"
+        load, matrix, words = f"{load}; v = yaml.safe_load(open('VOCABULARY'))", marian, "sorted(v, key=v.get)"
+    line = _line(load, words, f"a['{matrix}']", package="yaml" if marian else "")
+    return f"{found}; {_with_paths(line, path, '.words.npz')}"
+
+
+def state_of_other_tool(path: str, content: Any) -> str:
+    """Return what a file of torch.save holds if it is not a fairseq checkpoint, and the remedy."""
+    load, package = "d = torch.load(P, weights_only=True)", "torch"
+    values = list(content.values()) if isinstance(content, Mapping) else []
+    shapes = {len(getattr(value, "shape", ())) for value in values}
+    if isinstance(content, (tuple, list)) and len(content) > 2 and isinstance(content[0], list):
+        return f"a cache of torchtext; {_with_paths(_line(load, 'd[0]', 'd[2].numpy()', package), path)}"
+    if shapes == {1}:
+        line = _line(load, "list(d)", "[v.tolist() for v in d.values()]", package)
+        return f"a dictionary of words and vectors; {_with_paths(line, path)}"
+    if 2 in shapes:
+        return f"weights of a model (a state dict) without its words; {_folder_of(path)}"
+    return "not a fairseq checkpoint (no 'model' in it); name a checkpoint*.pt that fairseq-train wrote"
+
+
+# ---- Text that is none ----------------------------------------------------------------------------------------------
+
+#: with fewer numbers in a line, several words before them are no phrase
+_FEW = 10
+_DECIMAL = re.compile(rb"[+-]?\d*\.\d+(e[+-]?\d+)?|[+-]?\d+(\.\d*)?e[+-]?\d+", re.IGNORECASE)
+_INTEGER = re.compile(rb"-?\d+")
+
+
+def text_of_other_tool(lines: list[bytes]) -> str | None:
+    """Return what lines of text are if words with numbers are not vectors, and the remedy; None if they may be.
+
+    lines: the first lines of a file, without a header `ROWS DIM`.
+    """
+    lines = [line for line in lines if line.strip()]
+    widths = [numeric_tail(line) for line in lines]
+    first, *body = map(fields, lines)
+    if max(widths) == 1:
+        return (
+            "one number per word: a list of words (a fairseq dictionary, counts, a sentencepiece .vocab), a lexicon or "
+            "labels; give word vectors, or name the format if they have one dimension"
+        )
+    if all(map(_INTEGER.fullmatch, itertools.chain(first, *body))):
+        return "numbers of symbols or of labels, and no words; give word vectors"
+    if body and all(_DECIMAL.fullmatch(line[0]) for line in (first, *body)):
+        return (
+            "numbers without words, as TensorFlow's projector and numpy.savetxt write; give the words, too: "
+            "paste WORDS FILE > NEW"
+        )
+    columns = [b"%d" % column for column in range(max(widths) + 1)]
+    if first[1:] in (columns[:-1], columns[1:]) and body and all(b"." in b"".join(line) for line in body):
+        return "line 1 numbers the columns of a table; remove it: tail -n +2 FILE > NEW"
+    spaces = [len(fields(line)) - width for line, width in zip(lines, widths) if width]
+    if max(widths) < _FEW and sum(count > 2 for count in spaces) > len(lines) / 2:
+        return "several words before the numbers of most lines: a text or a table of results; give word vectors"
+    return None
