@@ -65,9 +65,9 @@ class EmbedInitOptions(FairseqDataclass):
     )
     embed_init_match: Optional[list[str]] = _option(
         "allowed differences between a word of the dictionary and the word of its vector (default: all); the closest "
-        "word is taken: exact, none; entities, the spelling of Moses' tokenizer (&apos;s and 's, @-@ and -); normalised, "
-        "what the tokenizer of a Hugging Face folder changes (accents, NFKC); casefold, the case; marker, the spelling "
-        "of a segmenter (▁go and go, ing and ##ing); label, a language or part of speech (/c/de/go, de:go, go_VERB); "
+        "word is taken: exact, none; entities, the spelling of Moses' tokenizer (&apos;s and 's, @-@ and -); casefold, "
+        "the case; marker, the spelling of a segmenter (▁go and go, ing and ##ing); normalised, what the tokenizer of "
+        "a Hugging Face folder changes (accents, NFKC); label, language or part of speech (/c/de/go, de:go, go_VERB); "
         "digits, masks of digits (#### for 1999)",
         nargs="+",
         choices=RULES,
