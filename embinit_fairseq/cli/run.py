@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from embinit_fairseq.arguments import read_pairs
 from embinit_fairseq.cli.records import show
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.runs.log import RunLog
@@ -46,7 +47,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--label",
         nargs="+",
-        action="extend",
         default=[],
         metavar="KEY=VALUE",
         help="what `embinit compare` sorts by; arch, init and seed are taken from the command",
@@ -61,12 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.folder.strip():
         raise OptionError("the folder of the run is empty; name one (is a variable of the shell unset?)")
-    labels = {}
-    for text in args.label:
-        label, equals, value = text.partition("=")
-        if not label or not equals:
-            raise OptionError(f"--label {text}: give KEY=VALUE, such as direction=de-en")
-        labels[label] = value
+    labels = read_pairs("--label", args.label, "KEY=VALUE, such as direction=de-en")
     screen = _Screen(args.verbose, args.quiet)
     outcome = run(Path(args.folder), args.training, labels, args.metric, args.higher, screen.show)
     screen.clear()

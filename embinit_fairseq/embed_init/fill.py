@@ -76,14 +76,25 @@ def sources_of(options: EmbedInitOptions, slots: dict[str, Slot]) -> dict[str, S
         name, separator, value = text.rpartition("=")
         if value not in FORMATS:
             raise OptionError(f"--embed-init-format {text}: no such format; there are: {', '.join(FORMATS)}")
-        formats[slot_named(name, slots, f"--embed-init-format {text}").name if separator else None] = value
+        key = slot_named(name, slots, f"--embed-init-format {text}").name if separator else None
+        if formats.setdefault(key, value) != value:
+            raise OptionError(
+                f"--embed-init-format {text}: another format, {formats[key]}, is given for the same vectors; give one"
+            )
     sources: dict[str, SourceSpec] = {}
+    paths: dict[str, str] = {}
     for text in options.embed_init_path or ():
         name, separator, path = text.partition("=")
         if not separator or not path:
             names = "|".join(name for slot in slots.values() for name in slot.names)
             raise OptionError(f"--embed-init-path {text}: expected SLOT=PATH with SLOT one of {names}")
         slot = slot_named(name, slots, f"--embed-init-path {text}")
+        if name in paths:
+            raise OptionError(
+                f"--embed-init-path {name}={paths[name]} {text}: two paths for {name}; give one, or both as one: "
+                f"{name}=concat:A,B (side by side) or {name}=avg:A,B (their mean)"
+            )
+        paths[name] = path
         with named_by(f"--embed-init-path {name}="):
             source = parse_source(path, formats.get(slot.name, formats.get(None)))
         if sources.setdefault(slot.name, source) != source:

@@ -33,6 +33,8 @@ def test_options_and_their_values_behind_any_launcher() -> None:
     text = "--lr 0.1 -s de --adam-betas=(0.9) --fp16 --clip-norm -0.5 --max-sentences 8 --lr 1"
     expected = {DATA: ("bin",), "--lr": ("1",), "--source-lang": ("de",), "--adam-betas": ("(0.9)",), "--fp16": ()}
     expected |= {"--clip-norm": ("-0.5",), "--batch-size": ("8",)}  # of --lr the last counts, as for argparse
+    text += " --embed-init-path encoder=A --embed-init-path=decoder=B"
+    expected |= {"--embed-init-path": ("encoder=A", "decoder=B")}  # all count, as for the plugin
     for start in (
         "/opt/venv/bin/fairseq-train",
         "python /src/fairseq_cli/train.py",
