@@ -23,8 +23,6 @@ from embinit_fairseq.runs.metrics import is_score
 
 #: lines shown of a training that has failed
 _LAST = 30
-#: characters of the last line in the error
-_SHOWN = 200
 #: exit statuses above are signals
 _SIGNALS = 128
 _USAGE_ERROR = re.compile(r"\S+: error: ")
@@ -74,11 +72,10 @@ def run(args: argparse.Namespace) -> int:
         then = "continues from the last checkpoint" if saved else "starts from the beginning: no checkpoint was saved"
         print(f"embinit run: {args.folder}: ended by {name}; the same call {then}", file=sys.stderr)
     elif outcome.code not in (0, STOPPED):
-        screen.show_last()
+        cause = screen.show_last("--user-dir" in args.training)
         ending = "did not finish" if outcome.notes else f"ended with exit status {outcome.code}"
         # lists of trainings quote this line
-        last = f" ({screen.tail[-1].strip()[:_SHOWN]})" if screen.tail else ""
-        print(f"embinit run: error: the training {ending}{last}; see {args.folder}/train.log", file=sys.stderr)
+        print(f"embinit run: error: {cause}the training {ending}, see {args.folder}/train.log", file=sys.stderr)
     if args.json or not outcome.code:
         show(outcome.record, lambda record: _summary(Path(args.folder), record), args.json)
     return outcome.code
@@ -134,12 +131,15 @@ class _Screen:
         if self.is_live:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
-    def show_last(self) -> None:
-        """Show the end of the log; of argparse's output only the error."""
+    def show_last(self, has_plugin: bool) -> str:
+        """Show the end of the log, of argparse's output nothing, and return the last line for the error: `CAUSE; `."""
         if self.verbose or not self.tail:
-            return
-        shown = self.tail[-1:] if _USAGE_ERROR.match(self.tail[-1]) else self.tail
-        print(*shown, sep="\n", file=sys.stderr)
-        if "unrecognized arguments: --embed-init" in shown[-1]:
-            plugin = Path(__file__).resolve().parents[1]
-            print(f"--embed-init is an option of this plugin: add --user-dir {plugin}", file=sys.stderr)
+            return ""
+        *before, cause = self.tail
+        if before and not _USAGE_ERROR.match(cause):
+            print(*before, sep="\n", file=sys.stderr)
+        if "unrecognized arguments: --embed-init" in cause and not has_plugin:
+            cause += (
+                f" (--embed-init is an option of this plugin: add --user-dir {Path(__file__).resolve().parents[1]})"
+            )
+        return f"{cause.strip()}; "

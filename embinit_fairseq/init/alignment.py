@@ -36,8 +36,9 @@ from embinit_fairseq.vocab.tokens import (
 
 logger = logging.getLogger(__name__)
 
-#: share of the running tokens below which a warning is logged
-LOW_COVERAGE = 0.2
+#: share of the running tokens below which a warning is logged: vectors of another language reach a third (names,
+#: punctuation, words of both languages)
+LOW_COVERAGE = 0.5
 #: names of rules in reports, the closer match first
 _REPORTED = (
     *("special", "exact", "entities", "marker", "entities_marker"),

@@ -285,9 +285,11 @@ def test_broken_lines_are_counted_or_refused_and_low_coverage_is_said(glove, tmp
     with pytest.raises(VectorFileError, match=r"v\.txt:32"):
         encoder(path, strict=True)
     assert "LOW COVERAGE" not in caplog.text
-    path.write_text("".join(text.splitlines(keepends=True)[1:6]))
-    encoder(path)
-    assert "LOW COVERAGE" in caplog.text
+    for words in range(5, 25, 3):  # less than half of the tokens, as the README says
+        caplog.clear()
+        path.write_text("".join(text.splitlines(keepends=True)[1 : 1 + words]))
+        share = encoder(path)[2]["coverage_tokens"]
+        assert ("LOW COVERAGE" in caplog.text) == (share < 0.5), share
 
 
 def test_generation_never_opens_vectors():
