@@ -36,9 +36,7 @@ class Command:
 
     def run(self, output: Path, *more: str, second: bool = False) -> int:
         words = self.second if second else self.first
-        if "--output" in words:  # another one
-            words = [*words[: (at := words.index("--output"))], *words[at + 2 :]]
-        return main([*words, "--output", str(output), *more])
+        return main(expand_checkpoints.replaced(words, "--output", output, *more))
 
     @property
     def replace(self) -> list[str]:
