@@ -57,6 +57,14 @@ def embed_init(
         check_optimizer(checkpoint, set(slots) - whole)
         in_optimizer = set(slots) - checkpoint.untrained() if checkpoint.restores_optimizer else set()
     frozen = apply_freezes(request.freezes, slots, matched, task, in_optimizer)
+    for freeze in request.freezes:
+        slot = slot_named(freeze.slot, slots, f"--embed-init-freeze {freeze}")
+        if slot.is_output and freeze.until is None:
+            logger.warning(
+                "--embed-init-freeze %s: the frozen matrix is the output layer, too, and such a model learns slowly or "
+                "nothing; free it after some updates (--embed-init-freeze %s:1000), or do not tie input and output",
+                *(freeze, freeze),
+            )
     for name, slot_record in record["slots"].items():
         before, now = frozen_before.get(name), frozen.get(name)
         if before and before != now:

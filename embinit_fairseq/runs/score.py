@@ -340,6 +340,6 @@ def write_scores(run: Path, subset: str, scored: Scored, texts: Mapping[str, Seq
         kept_scores = {name: value for name, value in (record.get("scores") or {}).items() if name in others}
         write_json(run / RESULT, {**record, "scores": {**scores, **kept_scores}})
         written.append(run / RESULT)
-    elif subset == "test":
+    elif subset == "test" and (run / TRAINING).is_file():
         notes = (*notes, f"the training in {run} has not finished: its {RESULT} is not written yet")
     return Scored(scores, notes, tuple(written))

@@ -63,7 +63,8 @@ def test_killed_and_continued_is_as_if_nothing_had_been(toy_translation, tmp_pat
     process.send_signal(signal.SIGKILL)
     process.wait()
     said = call(toy_translation, run, code=2).stderr  # the training holds the lock
-    assert f"another call is training in this folder, process {training} on " in said
+    (session,) = json.loads((run / "training.json").read_text())["sessions"]
+    assert f"another call is training in this folder, process {session['process']} on {session['host']}; " in said
     os.kill(training, signal.SIGKILL)
     assert not (run / "result.json").exists()
     call(toy_translation, run)

@@ -178,6 +178,23 @@ def test_tied_matrices_stay_tied(data, glove, tmp_path, monkeypatch):
         build(tmp_path, TRANSFORMER, init, f"encoder={glove['d']} decoder={glove['e']}")
 
 
+def test_a_frozen_output_layer_is_said(data, caplog):
+    tied = "--share-decoder-input-output-embed"
+    for name, flags, is_said in (
+        ("transformer", "decoder", False),
+        ("transformer", f"decoder {tied}", True),
+        ("transformer", f"decoder:9 {tied}", False),
+        ("transformer", f"encoder {tied}", False),
+        ("transformer_lm", f"decoder {tied}", True),
+        ("roberta", "encoder", True),
+        ("roberta", "encoder --untie-weights-roberta", False),
+    ):
+        caplog.clear()
+        build(data, ARCHITECTURES[name][0], f"--embed-init xavier --embed-init-freeze {flags}")
+        remedy = f"--embed-init-freeze {flags.split()[0]}:1000"
+        assert (remedy in caplog.text) == is_said, (name, flags)
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
