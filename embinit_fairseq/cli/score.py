@@ -18,13 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
     add("place", metavar="DIR|HYP", help="a run's folder, output of fairseq-generate, or plain text")
-    add(
-        "--ref",
-        nargs="+",
-        required=True,
-        metavar="FILE",
-        help="reference, a sentence per line: plain text (see --tokenized); several: BLEU, chrF, TER against all",
-    )
+    add("--ref", required=True, metavar="FILE", help="reference, a sentence per line: plain text (see --tokenized)")
     add("--src", metavar="FILE", help="source text, to be copied to DIR")
     add("--subset", default="test", metavar="NAME", help="of --gen-subset; default: %(default)s")
     add(
@@ -63,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.tokenized == "" and args.metrics:
         raise OptionError("--metrics: for text, but --tokenized says that --ref has tokens; leave one of them out")
-    scored = score(request_of(ScoreRequest, args, refs=args.ref))
+    scored = score(request_of(ScoreRequest, args))
     for note in scored.notes:
         print(f"embinit score: {note}", file=sys.stderr)
     show({**scored.scores, "files": list(map(str, scored.files))}, render, args.json)
