@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 from peers import child_main, machine, measured, run_job
 
+from embinit_fairseq.arguments import ArgumentParser
+
 
 def generate(args: argparse.Namespace) -> None:
     """Write matrix.npy, words.txt and rows.npy (question words as rows) into args.folder."""
@@ -110,7 +112,7 @@ JOBS = {"ours": job_ours, "batched_product": job_batched_product, "gensim": job_
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", required=True, help="word2vec's questions-words.txt")
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--dim", type=int, default=300)

@@ -27,6 +27,7 @@ import torch
 from fairseq import checkpoint_utils, utils
 from peers import machine
 
+from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.runs.metrics import SCORES
 from embinit_fairseq.runs.tokens import detokenizer, known_language
 
@@ -34,7 +35,7 @@ Translate = Callable[[], list[list[str]]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", required=True)
     parser.add_argument("--data", required=True, help="binary data of fairseq-preprocess, with its dictionaries")
     parser.add_argument("--subset", default="test")

@@ -26,6 +26,8 @@ import numpy as np
 import torch
 from peers import child_main, machine, measured, resident_mb, run_job
 
+from embinit_fairseq.arguments import ArgumentParser
+
 GOAL = {"times_faster": 30, "memory": 0.5}
 #: job -> c
 SCALES = {"ours": 1e-5, "ours_avg": 0.0, "hugging_face": 1e-9, "multivariate_normal": 1e-5}
@@ -120,7 +122,7 @@ def compare(args: argparse.Namespace, file: Path, count: int) -> dict[str, Any]:
 
 def main() -> None:
     """Print one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", default=["32000x4096", "250000x768"], metavar="ROWSxCOLUMNS")
     parser.add_argument("--words", nargs="+", type=int, default=[10, 1000], metavar="K")
     parser.add_argument("--repeat", type=int, default=2, help="runs of every job; the quickest counts")

@@ -30,6 +30,8 @@ from peers import machine, resident_mb
 from torch import Tensor, nn
 from train_step import allocated_mb, attention_operations, clock, matrix_peak, synchronise
 
+from embinit_fairseq.arguments import ArgumentParser
+
 #: size -> layers, width, heads; the feed-forward width is four times the model's
 SIZES = {"tiny": (4, 256, 4), "base": (12, 768, 12), "large": (24, 1024, 16)}
 VOCABULARY, PAD, BOS = 32768, 1, 0
@@ -258,7 +260,7 @@ def in_its_own_process(job: str) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     choices = [*BUILDERS, *(f"{name}:{dtype}" for name in BUILDERS for dtype in DTYPES)]
     named = {"choices": choices, "metavar": "NAME[:DTYPE]", "help": f"of {', '.join(BUILDERS)}"}
     parser.add_argument("--models", nargs="+", default=list(BUILDERS), **named)

@@ -26,13 +26,15 @@ from pathlib import Path
 from shards.tasks import Executor, Step
 from wikibooks.prepare import steps
 
+from embinit_fairseq.arguments import ArgumentParser
+
 COLUMNS = ("megabytes", "step", "cpu", "wall", "memory", "disk", "files")
 OPTIONS = {"duplicates": "lines", "frequent_types": 0.21, "bpe_merges": 32640, "bpe_words": 300_000}
 OPTIONS |= {"vocabulary": 32768, "valid_every": 200, "shard_mb": 32, "part_gb": 8}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", type=Path, nargs="+", help="files, each of which is prepared by itself")
     parser.add_argument("--work", type=Path, required=True, help="folder; needs five times the texts")
     parser.add_argument("--csv", type=Path, required=True, help="file to write, or to continue")

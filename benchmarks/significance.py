@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from sacrebleu.significance import PairedTest
 
+from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import one_line
 from embinit_fairseq.runs.metrics import SCORES
 from embinit_fairseq.runs.paired import randomisation_tests
@@ -60,7 +61,7 @@ def simulate(outputs: list[list[str]], reference: list[str], number: int, rng: n
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("outputs", nargs="*", type=Path, metavar="OUTPUT", help="two translations, plain text")
     parser.add_argument("--ref", type=Path, required=True, metavar="FILE", help="their reference")
     parser.add_argument("--number", type=int, default=400, help="pairs of outputs (default: %(default)s)")

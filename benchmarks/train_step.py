@@ -28,6 +28,8 @@ from typing import Any
 
 import torch
 
+from embinit_fairseq.arguments import ArgumentParser
+
 Step = Callable[[], Any]
 #: part of the name of an operation of attention -> its common name; the first one that matches counts
 KERNELS = {
@@ -206,7 +208,7 @@ def render(results: list[dict[str, Any]], args: argparse.Namespace) -> str:
 
 def main() -> None:
     """Measure the architectures in turns and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("arch", nargs="+", help="architecture, with its own options in quotes")
     parser.add_argument("--batch", type=int, help="sentences (default: 4,096 tokens)")
     parser.add_argument("--length", type=int, help="tokens of a sentence (default: 512; translation 32, classes 128)")

@@ -26,6 +26,8 @@ from pathlib import Path
 
 from peers import machine
 
+from embinit_fairseq.arguments import ArgumentParser
+
 PLUGIN = Path(__file__).resolve().parents[1] / "embinit_fairseq"
 MODEL = """--task translation --arch transformer --encoder-layers 3 --decoder-layers 3 --encoder-embed-dim 300
     --decoder-embed-dim 300 --encoder-ffn-embed-dim 512 --decoder-ffn-embed-dim 512 --encoder-attention-heads 10
@@ -45,7 +47,7 @@ FAIRSEQ = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, type=Path, help="what scripts/multi30k/prepare.sh made")
     parser.add_argument("--joeynmt", type=Path, help="folder into which JoeyNMT was installed")
     parser.add_argument(

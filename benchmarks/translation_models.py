@@ -32,6 +32,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from peers import machine
 from train_step import counted_flops
 
+from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.models.duo_transformer import DuoTransformerConfig, DuoTransformerModel
 from embinit_fairseq.models.tupe_transformer import TupeTransformerConfig, TupeTransformerModel
 from embinit_fairseq.modules.duo import SHARING
@@ -50,7 +51,7 @@ SIZES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=("tupe", "duo"))
     for name, (of_tupe, of_duo) in SIZES.items():
         parser.add_argument(f"--{name}", type=int, help=f"default: {of_tupe}, duo: {of_duo}")

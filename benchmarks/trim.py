@@ -18,13 +18,14 @@ from typing import Any
 
 from peers import child_main, machine, measured, run_job
 
+from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.resize.expand import ExpandRequest, expanding
 from embinit_fairseq.resize.trim import TrimRequest, trimming
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", required=True, help="of a translation model with a dictionary per side")
     parser.add_argument("--data", required=True, type=Path, help="binary data of fairseq-preprocess with a test set")
     parser.add_argument("--source", default="de")

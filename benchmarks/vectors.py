@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 from peers import child_main, machine, measured, run_job
 
+from embinit_fairseq.arguments import ArgumentParser
+
 #: case -> our jobs, the first of which the ratios refer to, and the jobs of others
 CASES = {
     "text": (["ours", "scan"], ["fairseq", "gensim_text"]),
@@ -257,7 +259,7 @@ def compare(args: argparse.Namespace, folder: Path, case: str, base: float) -> d
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="formats to measure")
     parser.add_argument("--rows", type=int, default=400_000, help="words of the files of word vectors")
     parser.add_argument("--dim", type=int, default=300, help="columns of these files")

@@ -19,6 +19,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from records import best_epoch, read
 
+from embinit_fairseq.arguments import ArgumentParser
+
 #: initialisation -> name for readers, in the order of the figure
 INITIALISATIONS = {
     "none": "fairseq's own",
@@ -223,7 +225,7 @@ FIGURES: dict[str, Callable[[Path], Figure]] = {
 
 def main() -> None:
     """Draw all figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=Path, help="folder with the CSV files")
     parser.add_argument("--output", type=Path, required=True, help="folder for the PNG files")
     args = parser.parse_args()

@@ -26,6 +26,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from embinit_fairseq.arguments import ArgumentParser
+
 #: columns of the row of epoch 0, after the labels
 FACTS = (
     "parameters absorption_encoder absorption_decoder bleu brevity chrf revision torch cpu data vectors command".split()
@@ -168,7 +170,7 @@ def cell(numbers: Sequence[float], digits: int) -> str:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run one of the commands."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     writing = commands.add_parser("write", help="write the runs of a folder as CSV")
     writing.add_argument("folder", type=Path)

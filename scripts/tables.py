@@ -32,6 +32,7 @@ sys.path.append(str(Path(__file__).resolve().parent / "glue"))
 from tasks import TASKS
 
 from embinit_fairseq import figures
+from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import DataError, one_line
 from embinit_fairseq.init.new_rows import METHODS
 from embinit_fairseq.io import make_folder, write_json, write_text
@@ -435,7 +436,7 @@ def plot_expansion(data: Result, path: Path) -> None:
 def main() -> None:
     """Read the runs, write and print the page."""
     tables = {"glue": glue, "textcls": textcls, "expansion": expansion}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=tables)
     parser.add_argument("runs", help="folder of the runs' folders, at any depth")
     parser.add_argument("--output", type=Path, required=True, help="folder for results.md and results.json")

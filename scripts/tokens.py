@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import DataError, OptionError, one_line
 from embinit_fairseq.runs.tokens import UNKNOWN, Tokenizer, detokenizer
 from embinit_fairseq.vocab.preparation_options import parse_steps
@@ -133,7 +134,7 @@ def lines_of(stream: BinaryIO) -> Iterator[str]:
 
 def main() -> None:
     """Run one of the commands."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("encode", "decode"):
         command = commands.add_parser(name)

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
+from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import OptionError, counted, one_line
 from embinit_fairseq.io import read_lines
 from embinit_fairseq.vectors.writers import write_text
@@ -118,7 +119,7 @@ def learn(sentences: list[list[str]], args: argparse.Namespace) -> tuple[list[st
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """Return the arguments."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--text", type=Path, required=True, help="one sentence per line, tokens separated by spaces")
     add("--output", type=Path, required=True, help="file to write")

@@ -23,14 +23,18 @@ _NAMES = {
     "updates": re.compile(r"checkpoint_\d+_(\d+)\.pt"),
     "epochs": re.compile(r"checkpoint(\d+)\.pt"),
 }
+_EXAMPLES = {"updates": "checkpoint_1_500.pt", "epochs": "checkpoint3.pt"}
 #: fairseq's names with --keep-best-checkpoints: metric and value
 _BEST = re.compile(r"checkpoint\.best_.+\.pt")
 
 
 def checkpoints_in(run: Path) -> Path:
-    """Return the folder with a run's checkpoints: `run`, or `checkpoints` in it."""
+    """Return the folder with a run's checkpoints: `run`, or `checkpoints` in it; CheckpointError if there are none."""
     inner = run / "checkpoints"
-    return inner if inner.is_dir() else run
+    folder = inner if inner.is_dir() else run
+    if not any(folder.glob("*.pt")):
+        raise CheckpointError(f"{folder}: no checkpoint (*.pt) in it; name the folder of a training, or its --save-dir")
+    return folder
 
 
 def last_checkpoints(folder: Path, number: int, by: str | None = None) -> list[Path]:
@@ -43,11 +47,15 @@ def last_checkpoints(folder: Path, number: int, by: str | None = None) -> list[P
     """
     checkpoints = _numbered(folder, by)
     if len(checkpoints) < number:
-        fewer = f"give --last {len(checkpoints)}" if len(checkpoints) > 1 else "take checkpoint_best.pt as it is"
+        kind = by or ("updates" if _numbered(folder, "updates") else "epochs")
+        remedies = [f"give --by {other}" for other in _NAMES if len(_numbered(folder, other)) >= number]
+        remedies.append(
+            f"give --last {len(checkpoints)}" if len(checkpoints) > 1 else "take checkpoint_best.pt as it is"
+        )
         raise CheckpointError(
-            f"{folder}: {counted(len(checkpoints), 'numbered checkpoint')}{f' by {by}' if by else ''} (such as "
-            f"checkpoint_1_500.pt or checkpoint3.pt), {number} to be averaged; {fewer}, or train with "
-            "--save-interval-updates and a larger --keep-interval-updates, or without --no-epoch-checkpoints"
+            f"{folder}: {counted(len(checkpoints), 'checkpoint')} numbered by {kind} (such as {_EXAMPLES[kind]}), "
+            f"{number} to be averaged; {remedies[0]}, or train with --save-interval-updates and a larger "
+            "--keep-interval-updates, or without --no-epoch-checkpoints"
         )
     return checkpoints[-number:]
 

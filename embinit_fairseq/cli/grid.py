@@ -12,6 +12,7 @@ import re
 import sys
 from pathlib import Path
 
+from embinit_fairseq.arguments import read_pairs
 from embinit_fairseq.cli.records import at_least
 from embinit_fairseq.errors import OptionError, counted
 from embinit_fairseq.io import check_is_file
@@ -37,11 +38,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--sbatch",
         nargs="+",
-        action="extend",
-        default=os.environ.get("EMBINIT_SBATCH", "").split(),
+        default=[],
         metavar="KEY=VALUE",
-        help="options of sbatch for each job, such as time=720 (minutes) gpus-per-node=1 partition=long; also "
-        "EMBINIT_SBATCH",
+        help="options of sbatch for each job, such as time=720 (minutes) gpus-per-node=1 partition=long; they "
+        "replace those of EMBINIT_SBATCH",
     )
 
 
@@ -52,9 +52,11 @@ def run(args: argparse.Namespace) -> int:
     if not re.fullmatch("[0-9]+/[0-9]+", args.worker):
         raise OptionError(f"--worker {args.worker}: give K/N, such as 1/4")
     k, n = map(int, args.worker.split("/"))
-    options = dict(text.partition("=")[::2] for text in args.sbatch)
-    if bad := [key for key, value in options.items() if not key or not value]:
-        raise OptionError(f"--sbatch {bad[0]}: give KEY=VALUE, such as time=720")
+    form = "KEY=VALUE, such as time=720"
+    options = read_pairs("EMBINIT_SBATCH", os.environ.get("EMBINIT_SBATCH", "").split(), form)
+    options |= read_pairs("--sbatch", args.sbatch, form)
+    if empty := [key for key, value in options.items() if not value]:
+        raise OptionError(f"--sbatch {empty[0]}=: has no value; give {form}")
     logs = Path(args.logs)
     settings = (args.jobs, args.minutes, (k, n), args.again, args.cluster, options)
     grid = Grid(read_lines(_text(args.list), logs), logs, *settings)

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn
 
+from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.cli import progress
 from embinit_fairseq.errors import EmbinitError, exhausted
 from embinit_fairseq.version import VERSION
@@ -44,7 +45,7 @@ COMMANDS = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(ArgumentParser):
     """Report errors in one line."""
 
     def error(self, message: str) -> NoReturn:

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from embinit_fairseq.arguments import read_pairs
 from embinit_fairseq.cli.records import show
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.runs.log import RunLog
@@ -22,8 +23,6 @@ from embinit_fairseq.runs.metrics import is_score
 
 #: lines shown of a training that has failed
 _LAST = 30
-#: characters of the last line in the error
-_SHOWN = 200
 #: exit statuses above are signals
 _SIGNALS = 128
 _USAGE_ERROR = re.compile(r"\S+: error: ")
@@ -46,7 +45,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--label",
         nargs="+",
-        action="extend",
         default=[],
         metavar="KEY=VALUE",
         help="what `embinit compare` sorts by; arch, init and seed are taken from the command",
@@ -61,12 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.folder.strip():
         raise OptionError("the folder of the run is empty; name one (is a variable of the shell unset?)")
-    labels = {}
-    for text in args.label:
-        label, equals, value = text.partition("=")
-        if not label or not equals:
-            raise OptionError(f"--label {text}: give KEY=VALUE, such as direction=de-en")
-        labels[label] = value
+    labels = read_pairs("--label", args.label, "KEY=VALUE, such as direction=de-en")
     screen = _Screen(args.verbose, args.quiet)
     outcome = run(Path(args.folder), args.training, labels, args.metric, args.higher, screen.show)
     screen.clear()
@@ -79,11 +72,10 @@ def run(args: argparse.Namespace) -> int:
         then = "continues from the last checkpoint" if saved else "starts from the beginning: no checkpoint was saved"
         print(f"embinit run: {args.folder}: ended by {name}; the same call {then}", file=sys.stderr)
     elif outcome.code not in (0, STOPPED):
-        screen.show_last()
+        cause = screen.show_last("--user-dir" in args.training)
         ending = "did not finish" if outcome.notes else f"ended with exit status {outcome.code}"
         # lists of trainings quote this line
-        last = f" ({screen.tail[-1].strip()[:_SHOWN]})" if screen.tail else ""
-        print(f"embinit run: error: the training {ending}{last}; see {args.folder}/train.log", file=sys.stderr)
+        print(f"embinit run: error: {cause}the training {ending}, see {args.folder}/train.log", file=sys.stderr)
     if args.json or not outcome.code:
         show(outcome.record, lambda record: _summary(Path(args.folder), record), args.json)
     return outcome.code
@@ -139,12 +131,15 @@ class _Screen:
         if self.is_live:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
-    def show_last(self) -> None:
-        """Show the end of the log; of argparse's output only the error."""
+    def show_last(self, has_plugin: bool) -> str:
+        """Show the end of the log, of argparse's output nothing, and return the last line for the error: `CAUSE; `."""
         if self.verbose or not self.tail:
-            return
-        shown = self.tail[-1:] if _USAGE_ERROR.match(self.tail[-1]) else self.tail
-        print(*shown, sep="\n", file=sys.stderr)
-        if "unrecognized arguments: --embed-init" in shown[-1]:
-            plugin = Path(__file__).resolve().parents[1]
-            print(f"--embed-init is an option of this plugin: add --user-dir {plugin}", file=sys.stderr)
+            return ""
+        *before, cause = self.tail
+        if before and not _USAGE_ERROR.match(cause):
+            print(*before, sep="\n", file=sys.stderr)
+        if "unrecognized arguments: --embed-init" in cause and not has_plugin:
+            cause += (
+                f" (--embed-init is an option of this plugin: add --user-dir {Path(__file__).resolve().parents[1]})"
+            )
+        return f"{cause.strip()}; "

@@ -31,7 +31,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     text = "the words of these texts stay; segmented as the training text"
     add("--keep-text", nargs="+", default=[], metavar="TEXT", help=text)
-    add("--keep", metavar="WORDS", help="these stay: one word per line, or a dict.txt")
+    add(
+        "--keep", nargs="+", default=[], metavar="WORDS", help="these stay: files with one word per line, or a dict.txt"
+    )
     add("--min-count", type=at_least(0), metavar="N", help="words that the dictionary counts at least N times stay")
     add(
         "--bpe-codes",
@@ -46,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
     check_texts(args.verify)
     from embinit_fairseq.resize.trim import TrimRequest, trimming
 
-    request = request_of(TrimRequest, args, dictionary=args.dict, keep_text=tuple(args.keep_text))
+    texts = {"keep_text": tuple(args.keep_text), "keep": tuple(args.keep)}
+    request = request_of(TrimRequest, args, dictionary=args.dict, **texts)
     with trimming(request) as (source, change, folder, record):
         if args.verify:
             from embinit_fairseq.resize.verify import verify_trim

@@ -58,6 +58,14 @@ def embed_init(
         check_optimizer(checkpoint, set(slots) - whole)
         in_optimizer = set(slots) - checkpoint.untrained() if checkpoint.restores_optimizer else set()
     frozen = apply_freezes(request.freezes, slots, matched, task, in_optimizer)
+    for freeze in request.freezes:
+        slot = slot_named(freeze.slot, slots, f"--embed-init-freeze {freeze}")
+        if slot.is_output and freeze.until is None:
+            logger.warning(
+                "--embed-init-freeze %s: the frozen matrix is the output layer, too, and such a model learns slowly or "
+                "nothing; free it after some updates (--embed-init-freeze %s:1000), or do not tie input and output",
+                *(freeze, freeze),
+            )
     for name, slot_record in record["slots"].items():
         before, now = frozen_before.get(name), frozen.get(name)
         if before and before != now:
@@ -95,14 +103,25 @@ def sources_of(options: EmbedInitOptions, slots: dict[str, Slot]) -> dict[str, S
         name, separator, value = text.rpartition("=")
         if value not in FORMATS:
             raise OptionError(f"--embed-init-format {text}: no such format; there are: {', '.join(FORMATS)}")
-        formats[slot_named(name, slots, f"--embed-init-format {text}").name if separator else None] = value
+        key = slot_named(name, slots, f"--embed-init-format {text}").name if separator else None
+        if formats.setdefault(key, value) != value:
+            raise OptionError(
+                f"--embed-init-format {text}: another format, {formats[key]}, is given for the same vectors; give one"
+            )
     sources: dict[str, SourceSpec] = {}
+    paths: dict[str, str] = {}
     for text in options.embed_init_path or ():
         name, separator, path = text.partition("=")
         if not separator or not path:
             names = "|".join(name for slot in slots.values() for name in slot.names)
             raise OptionError(f"--embed-init-path {text}: expected SLOT=PATH with SLOT one of {names}")
         slot = slot_named(name, slots, f"--embed-init-path {text}")
+        if name in paths:
+            raise OptionError(
+                f"--embed-init-path {name}={paths[name]} {text}: two paths for {name}; give one, or both as one: "
+                f"{name}=concat:A,B (side by side) or {name}=avg:A,B (their mean)"
+            )
+        paths[name] = path
         with named_by(f"--embed-init-path {name}="):
             source = parse_source(path, formats.get(slot.name, formats.get(None)))
         if sources.setdefault(slot.name, source) != source:

@@ -42,7 +42,10 @@ def apply_freezes(
     for freeze in freezes:
         slot = slot_named(freeze.slot, slots, f"--embed-init-freeze {freeze}")
         if slot.name in done:
-            raise OptionError(f"--embed-init-freeze: the embedding matrix of {' and '.join(slot.names)} is named twice")
+            raise OptionError(
+                f"--embed-init-freeze {done[slot.name]} {freeze}: both are for the embedding matrix of "
+                f"{' and '.join(slot.names)}; give one of them"
+            )
         done[slot.name] = str(freeze)
         weight = slot.embedding.weight
         if freeze.whole and not (slot.name in in_optimizer and weight.requires_grad):

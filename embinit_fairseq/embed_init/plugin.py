@@ -1,4 +1,4 @@
-"""Where fairseq is wrapped: building a model, loading a checkpoint, the help of a training, errors as one line.
+"""Where fairseq is wrapped: building a model, loading a checkpoint, options of a training and their help, errors.
 
 fairseq has no extension point between "the model is built" and "training starts". RoBERTa-type encoders redraw every
 embedding after building it, so `build_embedding` is too early. Every task calls `fairseq.models.build_model`, with
@@ -21,7 +21,10 @@ from typing import Any
 import fairseq.checkpoint_utils
 import fairseq.models
 import fairseq.options
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.registry import REGISTRIES
 
+from embinit_fairseq.arguments import add_up
 from embinit_fairseq.checkpoints.preparations import OPTION, records_for_checkpoints
 from embinit_fairseq.checkpoints.reading import initialisation_record
 from embinit_fairseq.embed_init.fill import embed_init
@@ -140,6 +143,39 @@ def options_help(formatter: Any) -> str:
     return section.format_help()
 
 
+# ---- An option of this plugin that is given twice --------------------------------------------------------------------
+
+
+def _parse_args_and_arch(
+    inner: Callable[..., Any],
+    parser: ArgumentParser,
+    input_args: list[str] | None = None,
+    parse_known: bool = False,
+    suppress_defaults: bool = False,
+    modify_parser: Callable[[ArgumentParser], None] | None = None,
+) -> Any:
+    """Parse as fairseq does; no value of an option of this plugin is lost, and of fairseq's options the last counts."""
+
+    def modify(parser: ArgumentParser) -> None:  # fairseq calls it when the parser has all options
+        if modify_parser is not None:
+            modify_parser(parser)
+        add_up(parser, plugin_flags())
+
+    return inner(parser, input_args, parse_known, suppress_defaults, modify)
+
+
+@functools.cache
+def plugin_flags() -> set[str]:
+    """Return the flags of this plugin's classes, without those that a class of fairseq has, such as --dropout."""
+    flags: dict[bool, set[str]] = {True: set(), False: set()}
+    registered = [ARCH_MODEL_REGISTRY, *(registry["registry"] for registry in REGISTRIES.values())]
+    for kind in {kind for registry in registered for kind in registry.values() if hasattr(kind, "add_args")}:
+        parser = ArgumentParser(allow_abbrev=False)
+        kind.add_args(parser)
+        flags[kind.__module__.startswith("embinit_fairseq.")].update(parser._option_string_actions)
+    return {"--embed-init"} | flags[True] - flags[False]
+
+
 # ---- Errors that a user of fairseq's commands can correct are one line ----------------------------------------------
 
 
@@ -164,4 +200,5 @@ extend_config()
 wrap(fairseq.models, "build_model", _build_model)
 wrap(fairseq.checkpoint_utils, "load_model_ensemble_and_task", _load_model_ensemble_and_task)
 wrap(fairseq.options, "add_model_args", _add_model_args)
+wrap(fairseq.options, "parse_args_and_arch", _parse_args_and_arch)
 show_errors_as_lines()

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from embinit_fairseq.embed_init.options import EMBED_INIT_REGISTRY, SECTION, EmbedInit, EmbedInitOptions, flag_of
@@ -190,7 +191,7 @@ def _check_lr_scale(request: InitRequest) -> None:
 
 
 def _check_spelling(cfg: Any, request: InitRequest) -> None:
-    """Raise OptionError for an option of `--embed-init` that hydra puts where nothing reads it: `model.embed_init`."""
+    """Raise OptionError for an option of `--embed-init` that hydra loses: `model.embed_init`, or one given twice."""
     root = _root(cfg)
     if root is None:
         return
@@ -204,6 +205,11 @@ def _check_spelling(cfg: Any, request: InitRequest) -> None:
                     f"{place}{key}: fairseq-hydra-train takes embed_init=STRATEGY and {SECTION}.NAME=VALUE, with NAME "
                     f"one of {', '.join(names)}"
                 )
+    words = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
+    given: dict[str, str] = {}
+    for key, _, value in (word.lstrip("+").partition("=") for word in words):
+        if "embed_init" in key and given.setdefault(key, value) is not value:
+            raise OptionError(f"{key}={given[key]} and {key}={value}: give it once; several values are a list: [A,B]")
     unused = [o.name for o in _OPTIONS if o.name in names and getattr(request.options, o.name) != o.default]
     if request.strategy is None and unused:
         raise OptionError(f"{', '.join(unused)}: needs a strategy, such as embed_init=xavier")

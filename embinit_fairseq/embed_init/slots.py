@@ -18,7 +18,8 @@ class Slot:
     """One token-embedding matrix.
 
     name: `encoder`, `decoder`, ... embedding: the module with the (N, D) matrix. vocabulary: the N symbols of its rows.
-    owner: the module that uses it. tied: further names, of slots that share the parameter.
+    owner: the module that uses it. tied: further names, of slots that share the parameter. is_output: the output layer,
+    too, has this parameter.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Slot:
     vocabulary: Vocabulary
     owner: nn.Module
     tied: list[str] = field(default_factory=list)
+    is_output: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -50,13 +52,15 @@ def find_slots(model: nn.Module, task: Any) -> dict[str, Slot]:
             is filled as a whole or not at all.
     """
     slots: dict[str, Slot] = {}
+    outputs = {id(weight) for weight in _output_weights(model)}
     for name, embedding, dictionary, owner in _candidates(model, task):
         _check(type(model).__name__, name, embedding, dictionary)
         same = next((slot for slot in slots.values() if slot.embedding.weight is embedding.weight), None)
         if same is not None:
             same.tied.append(name)
         else:
-            slots[name] = Slot(name, embedding, vocabulary_of(dictionary), owner)
+            is_output = id(embedding.weight) in outputs or getattr(owner, "share_input_output_embed", False) is True
+            slots[name] = Slot(name, embedding, vocabulary_of(dictionary), owner, is_output=is_output)
     if not slots:
         raise SlotError(
             f"--embed-init: {type(model).__name__} has no token-embedding matrix that can be initialised "
@@ -109,6 +113,14 @@ def _candidates(model: Any, task: Any, prefix: str = "") -> Iterator[tuple[str, 
         owner = next((module for module in owners if hasattr(module, "embed_tokens")), None)
         if owner is not None:
             yield prefix + side, owner.embed_tokens, _dictionary_of(part, model, task, side), owner
+
+
+def _output_weights(model: Any) -> Iterator[nn.Parameter]:
+    """Yield the parameters of all modules but embeddings; none of a classifier, whose head for words is not used."""
+    if len(getattr(model, "classification_heads", ())) == 0:
+        for module in model.modules():
+            if not isinstance(module, nn.Embedding):
+                yield from module.parameters(recurse=False)
 
 
 def _dictionary_of(part: Any, model: nn.Module, task: Any, side: str) -> Any:

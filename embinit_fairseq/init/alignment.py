@@ -47,8 +47,9 @@ from embinit_fairseq.vocab.tokens import (
 
 logger = logging.getLogger(__name__)
 
-#: share of the running tokens below which a warning is logged
-LOW_COVERAGE = 0.2
+#: share of the running tokens below which a warning is logged: vectors of another language reach a third (names,
+#: punctuation, words of both languages)
+LOW_COVERAGE = 0.5
 #: rules in the order of the reports, the closer match first
 _REPORTED = ("special", "exact", "entities", "normalised", "digits", "label", "marker", "casefold")
 

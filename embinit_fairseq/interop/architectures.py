@@ -73,12 +73,7 @@ class Architecture:
 
     def weights(self, trained: Trained) -> dict[str, Tensor]:
         """Return the tensors of model.safetensors by name, contiguous, no two in the same memory."""
-        stored = trained.model.state_dict()
-        if trained.head is not None:
-            head = f"classification_heads.{trained.head}."
-            stored = {re.sub(f"^{re.escape(head)}", "head.", name): value for name, value in stored.items()}
-            stored = {name: value for name, value in stored.items() if not name.startswith("encoder.lm_head.")}
-        tensors = {**rename(stored, self.names), **self.extra(trained)}
+        tensors = self._exported(trained)
         if trained.auto_class == "AutoModel":  # a base model has no prefix
             tensors = {name.partition(".")[2]: value for name, value in tensors.items()}
         seen: set[int] = set()
@@ -87,6 +82,20 @@ class Architecture:
             tensors[name] = whole.clone() if whole.data_ptr() in seen else whole
             seen.add(whole.data_ptr())
         return tensors
+
+    def parameters(self, trained: Trained) -> int:
+        """Return the number of the trained model's parameters that are exported, as fairseq counts them."""
+        exported = {value.data_ptr() for value in self._exported(trained).values()}
+        return sum(value.numel() for value in trained.model.parameters() if value.data_ptr() in exported)
+
+    def _exported(self, trained: Trained) -> dict[str, Tensor]:
+        """Return the tensors that are exported by their exported names; several may share their memory."""
+        stored = trained.model.state_dict()
+        if trained.head is not None:
+            head = f"classification_heads.{trained.head}."
+            stored = {re.sub(f"^{re.escape(head)}", "head.", name): value for name, value in stored.items()}
+            stored = {name: value for name, value in stored.items() if not name.startswith("encoder.lm_head.")}
+        return {**rename(stored, self.names), **self.extra(trained)}
 
 
 # ---- TUPE and its comparison set, and discriminators of ELECTRA: models with code of their own ----------------------

@@ -121,7 +121,7 @@ def export(request: ExportRequest) -> dict[str, Any]:
             "arch": trained.arch,
             "kind": trained.architecture.describe(trained),
             "sizes": trained.sizes,
-            "parameters": sum(value.numel() for value in trained.architecture.weights(trained).values()),
+            "parameters": trained.architecture.parameters(trained),
             "num_updates": trained.num_updates,
             "auto_class": trained.auto_class,
             "head": None if trained.head is None else head,

@@ -41,7 +41,7 @@ class TrimRequest(Request):
     """Hold the options of `embinit trim-vocab`. A word stays if keep_text, keep or min_count keeps it."""
 
     keep_text: tuple[str, ...] = ()
-    keep: str | None = None
+    keep: tuple[str, ...] = ()
     min_count: int | None = None
     bpe_codes: str | None = None
     sentencepiece_model: str | None = None
@@ -56,7 +56,7 @@ def trimming(request: TrimRequest) -> Iterator[tuple[Source, Change, Path, dict[
     Raises:
         CheckpointError, DataError, OptionError, OutputError: naming file or option and remedy; nothing is written.
     """
-    if not request.keep_text and request.keep is None and request.min_count is None:
+    if not request.keep_text and not request.keep and request.min_count is None:
         raise OptionError("nothing says which words stay: give --keep-text TEXT, --keep WORDS, or --min-count N")
     inputs = request.check(FILES, ("keep", "keep_text", "bpe_codes", "sentencepiece_model"))
     # 1. The old model, and the segmentation of its text
@@ -121,8 +121,8 @@ def kept_rows(
         tokens = count_tokens("--keep-text", path)
         shares[path] = check_tokens(f"--keep-text {path}", tokens, row_of)
         words.update(tokens)
-    if request.keep is not None:
-        words.update(_listed_words(request.keep, row_of))
+    for path in request.keep:
+        words.update(_listed_words(path, row_of))
     if request.min_count is not None:
         words.update(vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.counts >= request.min_count).tolist())
     stays = np.array([symbol in words for symbol in vocabulary.symbols], dtype=bool) & vocabulary.regular
@@ -131,8 +131,10 @@ def kept_rows(
             raise OptionError(
                 f"--min-count {request.min_count}: no word of the dictionary is left; give a smaller number"
             )
-        where = f"--keep {request.keep}" if request.keep is not None else f"--keep-text {' '.join(request.keep_text)}"
-        raise DataError(f"{where}: only special symbols, which stay anyway; name words of the dictionary")
+        flag, paths = ("--keep", request.keep) if request.keep else ("--keep-text", request.keep_text)
+        raise DataError(
+            f"{flag} {' '.join(paths)}: only special symbols, which stay anyway; name words of the dictionary"
+        )
     spelling: list[str] = []
     if segmentation is not None:
         kept = {symbol for symbol, is_kept in zip(vocabulary.symbols, stays) if is_kept}

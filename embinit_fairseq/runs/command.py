@@ -27,6 +27,10 @@ FREE_OPTIONS = LIMITS | frozenset(
 )
 #: options that name folders, which may be elsewhere when a run continues
 PLACES = frozenset(["--save-dir", "--user-dir"])
+#: options with several values, which add up if one is given twice; of every other option the last one counts
+ADD_UP = frozenset(
+    "--embed-init-path --embed-init-format --embed-init-freeze --embed-init-match --glue-metrics".split()
+)
 #: key of the data's folder among the options
 DATA = "DATA"
 _ALIASES = {
@@ -53,7 +57,7 @@ class Command:
 
     @cached_property
     def options(self) -> dict[str, tuple[str, ...]]:
-        """Flag -> its values, the last of a repeated flag; DATA -> the folder."""
+        """Flag -> its values, of a repeated flag the last or, as in `ADD_UP`, all; DATA -> the folder."""
         options: dict[str, tuple[str, ...]] = {}
         flag = ""
         for at, word in enumerate(self.words[self.at :]):
@@ -62,7 +66,8 @@ class Command:
             elif is_flag(word):
                 flag, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
                 flag = _ALIASES.get(flag, flag)
-                options[flag] = (value,) if equals else ()
+                before = options.get(flag, ()) if flag in ADD_UP else ()
+                options[flag] = (*before, value) if equals else before
             else:
                 options[flag] = (*options.get(flag, ()), word)
         return options

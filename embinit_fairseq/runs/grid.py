@@ -23,6 +23,8 @@ from embinit_fairseq.runs.run import STOPPED
 _NAMED = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.+=@-]*): +(?=\S)")
 #: seconds between two looks at the jobs of this machine and of a cluster, and between two lines of progress
 _LOOK, _LOOK_AT_CLUSTER, _REPORT = 0.1, 1.0, 60.0
+#: characters of the last line of a running command's log in the progress
+_SHOWN = 80
 
 
 @dataclass(frozen=True)
@@ -184,5 +186,5 @@ def _progress(outcome: Outcome, begun: Sequence[Task], waiting: int, seconds: Se
         elapsed = sum(min(time.monotonic() - began, mean) for began in since.values())
         left = (mean * (len(begun) + waiting) - elapsed) / len(since)
         parts.append(f"about {left / 3600:.1f} h left" if left > 5400 else f"about {left / 60:.0f} min left")
-    lines = [f"  {task.name}: {task.last_line()}" for task in begun if task.name in since]
+    lines = [f"  {task.name}: {task.last_line(_SHOWN)}" for task in begun if task.name in since]
     return "\n".join([", ".join(parts), *lines])

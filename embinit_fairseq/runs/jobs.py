@@ -24,8 +24,6 @@ _LOOK = 0.1
 _PATIENCE, _BEFORE_LIMIT = 30.0, 120
 #: minutes after which a job of submitit's local executor is stopped, has saved and is started again
 _LOCAL_LIMIT = 7 * 24 * 60
-#: characters of a log's last line that are shown
-_SHOWN = 80
 #: how often a job may reach its limit and be started again
 _REQUEUES = 1000
 
@@ -92,11 +90,11 @@ class Task:
             write_text(self.mark, f"{self.command}\n")
         return process.returncode
 
-    def last_line(self) -> str:
-        """Return the beginning of the last line of the log."""
+    def last_line(self, shown: int | None = None) -> str:
+        """Return the last line of the log, at most `shown` characters of it."""
         printed = self.log.read_bytes()[-1000:].decode("utf-8", errors="replace") if self.log.is_file() else ""
         lines = [line.strip() for line in printed.replace("\r", "\n").split("\n")]
-        return next((line[:_SHOWN] for line in reversed(lines) if line), "")
+        return next((line[:shown] for line in reversed(lines) if line), "")
 
     def send(self, number: int) -> None:
         """Send a signal to the command and to all that it has started; `embinit run` forwards it."""

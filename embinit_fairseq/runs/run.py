@@ -9,6 +9,7 @@ import codecs
 import contextlib
 import fcntl
 import os
+import platform
 import shlex
 import shutil
 import signal
@@ -22,7 +23,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-from embinit_fairseq.errors import DataError, OptionError, counted
+from embinit_fairseq.errors import DataError, EmbinitError, OptionError, counted
 from embinit_fairseq.io import hardware, versions, write_json
 from embinit_fairseq.runs.command import LIMITS, Command, data_hashes, differences, labels_of, parse_command
 from embinit_fairseq.runs.log import RunLog, read_log
@@ -186,18 +187,35 @@ def lock(file: IO[bytes]) -> bool:
 
 @contextlib.contextmanager
 def _locked_log(folder: Path) -> Iterator[IO[bytes]]:
-    """Yield the log, open for appending and locked."""
+    """Yield the log, open for appending and locked; leave no empty log in a folder that is refused."""
+    path = folder / LOG
+    is_new = not path.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOG).open("ab")
+        file = path.open("ab")
     except OSError as error:
         raise OptionError(f"{folder}: cannot be written ({error.strerror}); choose another folder") from error
     with file:
         if not lock(file):
             raise OptionError(
-                f"{folder}: another call is training in this folder; wait for its end, or choose another folder"
+                f"{folder}: another call is training in this folder{_training_process(folder)}; wait for its end, or "
+                "choose another folder"
             )
-        yield file
+        try:
+            yield file
+        except EmbinitError:
+            if is_new and not path.stat().st_size:
+                path.unlink()
+            raise
+
+
+def _training_process(folder: Path) -> str:
+    """Return `, process NUMBER on HOST` of the training that is running in a folder; "" if its record has none."""
+    with contextlib.suppress(EmbinitError, IndexError):
+        session = read_record(folder / TRAINING)["sessions"][-1]
+        if "process" in session and session["exit"] is None:
+            return f", process {session['process']} on {session['host']}"
+    return ""
 
 
 def check_folder_of_run(folder: Path) -> None:
@@ -287,6 +305,8 @@ def _train(
     write_json(folder / TRAINING, record)
     began, used, end = time.monotonic(), _processor_seconds(), log_file.seek(0, os.SEEK_END)
     child = start([program, *command.words[1:]], log_file, environment)
+    session |= {"process": child.pid, "host": platform.node()}
+    write_json(folder / TRAINING, record)
     log, rest, decode = RunLog(), "", codecs.getincrementaldecoder("utf-8")("replace").decode
     with (folder / LOG).open("rb") as file, _signals_go_to(child):
         file.seek(end)
@@ -299,6 +319,7 @@ def _train(
             if code is not None:
                 break
             time.sleep(_LOOK)
+    del session["process"], session["host"]
     session["exit"] = code if code >= 0 else 128 - code
     session["wall_s"] = round(time.monotonic() - began, 3)
     if not _ELSEWHERE.intersection(Path(word).name for word in command.words[: command.at]):

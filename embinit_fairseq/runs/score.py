@@ -18,7 +18,7 @@ from typing import Any
 from embinit_fairseq.errors import OptionError, counted
 from embinit_fairseq.io import read_json, write_json, write_text
 from embinit_fairseq.runs.metrics import DEFAULT_SCORES, FIGURES, SCORES, computed
-from embinit_fairseq.runs.record import RESULT, read_record, reference_files
+from embinit_fairseq.runs.record import RESULT, TRAINING, read_record, reference_files
 from embinit_fairseq.runs.tokens import UNKNOWN, Step, detokenizer, known_language, moses_tokenizer
 from embinit_fairseq.runs.translations import (
     Translations,
@@ -325,6 +325,6 @@ def write_scores(
         kept_scores = {name: value for name, value in (record.get("scores") or {}).items() if name in others}
         write_json(run / RESULT, {**record, "scores": {**scores, **kept_scores}})
         written.append(run / RESULT)
-    elif subset == "test":
+    elif subset == "test" and (run / TRAINING).is_file():
         notes = (*notes, f"the training in {run} has not finished: its {RESULT} is not written yet")
     return Scored(scores, notes, tuple(written))

@@ -215,7 +215,8 @@ def read_finished(places: Sequence[str], with_unfinished: bool = False) -> tuple
     runs = [run for run in all_runs if run.is_finished or (with_unfinished and run.validations)]
     others = [run.name for run in all_runs if run not in runs]
     if not runs:
-        raise DataError(f"{', '.join(others)}: not finished yet; wait, or add --unfinished for the values so far")
+        remedy = "no validation yet; wait" if with_unfinished else "wait, or add --unfinished for the values so far"
+        raise DataError(f"{', '.join(others)}: not finished yet; {remedy}")
     return runs, others
 
 

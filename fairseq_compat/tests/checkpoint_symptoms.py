@@ -119,11 +119,21 @@ def unknown_architectures() -> None:
     with refused("--task of_a_plugin", "--user-dir"):
         tasks.setup_task(OmegaConf.create({"_name": "of_a_plugin", "size": 1}))
     parser = options.get_training_parser()
-    for argv, has_remedy in ([], True), (["--user-dir=of/the/plugin"], False):
+    given, advice = ["--user-dir=of/the/plugin"], "--user-dir FOLDER"
+    for argv, word, expected in (
+        ([], "--of-a-plugin", advice),
+        (given, "--of-a-plugin", ""),
+        ([], "--max-epochs=3", "did you mean --max-epoch?"),
+        (given, "--max_epoch", "did you mean --max-epoch?"),
+        (given, "--max-epohc", "did you mean --max-epoch?"),
+        (given, "--ddp-backend-max-epoch", ""),
+    ):
         errors = io.StringIO()
         with mock.patch.object(sys, "argv", argv), contextlib.redirect_stderr(errors), contextlib.suppress(SystemExit):
-            parser.parse_args(["data", "--of-a-plugin"])
-        assert ("--user-dir" in errors.getvalue().splitlines()[-1]) == has_remedy, errors.getvalue()
+            parser.parse_args(["data", word])
+        said = errors.getvalue().splitlines()[-1]
+        assert expected in said, said
+        assert ("; " in said) == bool(expected), said
 
 
 @in_folder
@@ -200,7 +210,7 @@ def one_run_a_folder(folder: Path) -> None:
     begin(folder, checkpoint_suffix="-shard1")
     begin(folder, rank=1)
     try:
-        with refused(f"--save-dir {folder}", "another training"):
+        with refused(f"--save-dir {folder}", f"another training is running in this folder, process {other.pid}, "):
             begin(folder)
     finally:
         other.kill()

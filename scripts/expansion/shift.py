@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from fairseq import checkpoint_utils, criterions, utils
 
+from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError, DataError, one_line
 from embinit_fairseq.io import whole_folder
@@ -88,7 +89,7 @@ def shift(lm: Path, data: Path, by: float, output: Path) -> str:
 
 def main() -> None:
     """Shift a model."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lm", type=Path, metavar="LM", help="what train.sh made")
     parser.add_argument("--data", type=Path, required=True, help="what prepare.sh made")
     parser.add_argument(

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
+from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.vocab.subword_nmt import read_codes
 from embinit_fairseq.vocab.tokens import CONTINUES
 
@@ -99,7 +100,7 @@ def print_subwords(args: argparse.Namespace) -> None:
 
 def main() -> None:
     """Run one of the two commands."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
     choosing = commands.add_parser("choose")
     choosing.add_argument("--train", type=Path, required=True, help="training text, in words")

@@ -16,11 +16,14 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 import embinit_fairseq  # noqa: F401  ours, too
+from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.checkpoints.reading import load_checkpoint, options_of, updates_of
 from embinit_fairseq.errors import CheckpointError, one_line
 
-#: options of the training or the task that some architectures have, too
-LEFT_OUT = ("help", "tokens_per_sample", "max_source_positions", "max_target_positions", "load_checkpoint_heads")
+#: options of the training, the task or the machine that some architectures have, too
+LEFT_OUT = (
+    "help attention_kernel tokens_per_sample max_source_positions max_target_positions load_checkpoint_heads".split()
+)
 
 
 def words_of(action: argparse.Action, value: Any) -> list[str]:
@@ -53,7 +56,7 @@ def architecture_options(arch: str, values: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     """Check that a checkpoint can be fine-tuned, and print its options."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--arch", help="another architecture (default: that of the checkpoint)")
     parser.add_argument("--dict", type=Path, required=True, help="dict.txt of the data, that of the checkpoint, too")

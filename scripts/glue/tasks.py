@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tsv import read_rows
 
+from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import DataError, OptionError, one_line
 from embinit_fairseq.io import whole_folder, write_text
 
@@ -149,7 +150,7 @@ def constant(task: Task, labels: list[str] | tuple[str, ...]) -> dict[str, float
 
 def main() -> None:
     """Run one of the two commands."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("names", help="the tasks that a folder has").add_argument("folder", type=Path)
     columns = commands.add_parser("extract", help="the files of a task to one text file per column")

@@ -9,7 +9,6 @@ Moses tokens with Moses' escapes.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,8 @@ from tqdm import tqdm
 from wmt14.clean import normaliser
 from wmt14.sgm import read_pair, same_length, utf8_lines
 from wmt14.testset import unescaped
+
+from embinit_fairseq.arguments import ArgumentParser
 
 LANGS = ("de", "en")
 #: Multi30k's names of the splits
@@ -86,7 +87,7 @@ def write(folder: Path, split: str, pairs: list[tuple[str, str]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with IWSLT 2017's files")
     parser.add_argument("--pair", required=True, choices=("de-en", "en-de"), help="source and target")
     parser.add_argument("--valid", nargs="+", required=True, help="sets for validation, such as dev2010")

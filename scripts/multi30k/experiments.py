@@ -35,6 +35,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from embinit_fairseq.arguments import ArgumentParser, read_pairs
 from embinit_fairseq.errors import OptionError, one_line
 from embinit_fairseq.init.strategies import STRATEGIES
 
@@ -320,7 +321,7 @@ def command(of: Training, args: argparse.Namespace) -> str:
 
 def parse(words: list[str]) -> argparse.Namespace:
     """Return the arguments; `extra` are those after --."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.usage = "%(prog)s GRID --data DIR --vectors de=PATH en=PATH --output DIR [options] [-- OPTION ...]"
     add = parser.add_argument
     add("grid", choices=GRIDS)
@@ -333,7 +334,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     split = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:split])
     args.extra = words[split + 1 :]
-    args.vectors = dict(entry.partition("=")[::2] for entry in args.vectors)
+    args.vectors = read_pairs("--vectors", args.vectors, "NAME=PATH")
     pairs = [pair for pair in ("de-en", "en-de") if (args.data / f"bin/train.{pair}.en.bin").is_file()]
     if not pairs:
         raise OptionError(f"--data {args.data}: no folder bin with binarised data in it; name what prepare.sh made")

@@ -17,7 +17,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 DATA=${MULTI30K:-} OUTPUT=$OUTPUT/data bash "$REPO/scripts/multi30k/prepare.sh"
 # 5,893: the paper's number of words
 command=(embinit analogy --vectors "$VECTORS_EN" --questions "$QUESTIONS" --vocabulary "$OUTPUT/data/text/train.en"
-  --top 5893 --xavier-rows 5893 --table4 --seed 1 --repeats 3 "$@")
+  --top 5893 --xavier-rows 5893 --table4 "$@")
 json=$("${command[@]}" --json)
 text=$("${command[@]}")
 echo "$json" >"$OUTPUT/table4.json"

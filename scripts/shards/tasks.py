@@ -18,6 +18,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from embinit_fairseq.arguments import read_pairs
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import cores
 
@@ -82,14 +83,12 @@ class Executor:
         """Return the executor that the options describe.
 
         Raises:
-            OptionError: an option is not NAME=VALUE, or datatrove is not installed.
+            OptionError: an option is not NAME=VALUE or given twice, or datatrove is not installed.
         """
-        pairs = [option.partition("=") for option in args.executor_option]
-        if wrong := [name for name, equals, _ in pairs if not equals]:
-            raise OptionError(f"--executor-option {wrong[0]}: expected NAME=VALUE, such as partition=cpu")
+        options = read_pairs("--executor-option", args.executor_option, "NAME=VALUE, such as partition=cpu")
         if args.executor != "pool":
             _datatrove(args.executor)
-        return cls(args.executor, args.jobs, logs, args.ranks or args.jobs, {name: value for name, _, value in pairs})
+        return cls(args.executor, args.jobs, logs, args.ranks or args.jobs, options)
 
     def run(self, steps: Sequence[Step]) -> bool:
         """Run the steps in order; return False if they are only submitted."""

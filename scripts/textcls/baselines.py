@@ -27,6 +27,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
+from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import DataError, one_line
 from embinit_fairseq.io import hardware, write_json
 from embinit_fairseq.runs.command import data_hashes, parse_command
@@ -152,7 +153,7 @@ def record_of(args: argparse.Namespace) -> dict:
 
 def main() -> None:
     """Train a model, unless its run is finished, and write its record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="what prepare.sh made")
     parser.add_argument("--model", choices=("tfidf_lr", "mlp"), required=True, help="of bags of words")
     parser.add_argument("--seed", type=int, default=1, help="of the validation texts and of the MLP; default: 1")

@@ -18,6 +18,7 @@ from fairseq.tasks import FairseqTask
 from fairseq_cli import preprocess
 from tqdm import tqdm
 
+from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import one_line
 from embinit_fairseq.io import whole_file, whole_folder
 
@@ -54,7 +55,7 @@ def binarise(text: Path, column: str, dictionary: Path, output: Path) -> None:
 
 def main() -> None:
     """Make the folders of the seeds that are missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, required=True, help="folder that corpus.py made")
     parser.add_argument("--protocol", choices=("textgcn", "inductive"), default="textgcn", help="default: %(default)s")
     parser.add_argument("--min-count", type=int, default=5, help="inductive: words of the dictionary; default: 5")

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tsv import read_rows
 
+from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import DataError, OptionError, one_line
 from embinit_fairseq.io import read_lines, whole_folder, write_json
 
@@ -122,7 +123,7 @@ def write_corpus(examples: list[Example], texts: list[str], folder: Path) -> dic
 
 def main() -> None:
     """Write the corpus."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="the TSV file")
     parser.add_argument("--protocol", choices=("textgcn", "inductive"), default="textgcn", help="default: %(default)s")
     parser.add_argument("--min-count", type=int, default=5, help="rarer words are removed, or become <unk>; default: 5")

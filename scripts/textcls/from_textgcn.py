@@ -13,6 +13,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import one_line
 from embinit_fairseq.io import write_text
 
@@ -33,7 +34,7 @@ def rows(entries: list[str], texts: list[str]) -> list[str]:
 
 def main() -> None:
     """Write the TSV file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repository", type=Path, required=True)
     parser.add_argument("--dataset", required=True, help="20ng, R8, R52, ohsumed, mr")
     parser.add_argument("--text", choices=("raw", "clean"), default="raw", help="default: %(default)s")

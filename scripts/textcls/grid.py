@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from embinit_fairseq.arguments import ArgumentParser, read_pairs
 from embinit_fairseq.errors import EmbinitError, OptionError, one_line
 from embinit_fairseq.vectors.open import open_sources, parse_source
 
@@ -34,9 +35,9 @@ Vectors = dict[str, tuple[str, int]]
 def read_vectors(texts: Sequence[str]) -> Vectors:
     """Return the vectors of `NAME=FILE` and `NAME=concat:A,B` with absolute paths; raise OptionError for others."""
     vectors: Vectors = {}
-    for text in texts:
-        name, equals, path = text.partition("=")
-        if not equals or not name or set(name) & set("+: "):
+    for name, path in read_pairs("--vectors", texts, "NAME=FILE").items():
+        text = f"{name}={path}"
+        if set(name) & set("+: "):
             raise OptionError(f"--vectors {text}: give NAME=FILE, a name for tables of letters, digits and _ . -")
         try:
             source = parse_source(path)
@@ -112,11 +113,11 @@ def lines(args: argparse.Namespace) -> Iterator[str]:
 
 def main() -> None:
     """Print the lines."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add, models = parser.add_argument, ["couples", "tfidf_lr", "mlp", "transformer"]
     add("--data", type=Path, required=True, help="what prepare.sh made")
     add("--runs", type=Path, required=True, help="folder for the folders of the runs")
-    add("--vectors", nargs="+", action="extend", default=[], metavar="NAME=FILE", help="word vectors of any dimensions")
+    add("--vectors", nargs="+", default=[], metavar="NAME=FILE", help="word vectors of any dimensions")
     add("--models", nargs="+", default=models, metavar="MODEL", help=f"see above; default: {' '.join(models)}")
     add("--attentions", nargs="+", default=["softmax"], choices=("softmax", "linear"), help="default: softmax")
     add("--seeds", type=int, nargs="+", help="default: all prepared seeds")

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import DataError, one_line
 from embinit_fairseq.figures import draw_confusion
 from embinit_fairseq.io import write_json
@@ -47,7 +48,7 @@ def show(run: Path, scores: dict[str, float], classes: dict[str, Any]) -> None:
 
 def main() -> None:
     """Write the scores of a run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of a run that was trained and tested by train.sh")
     parser.add_argument("--labels", type=Path, required=True, help="corpus/labels.txt of prepare.sh")
     args = parser.parse_args()

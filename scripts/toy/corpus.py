@@ -7,7 +7,6 @@ in the monolingual, validation and test text: the situation in which pre-trained
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import random
 from collections import Counter
@@ -21,6 +20,7 @@ from toy.lexicon import Adjective, Noun, Verb
 from toy.sampler import Sampler
 from toy.syntax import Sentence
 
+from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import one_line
 from embinit_fairseq.io import write_text
 
@@ -120,7 +120,7 @@ def make(config: CorpusConfig) -> dict[str, list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="folder for train.de ... mono.en")
     for option in dataclasses.fields(CorpusConfig):
         flag = "--" + option.name.replace("_", "-")

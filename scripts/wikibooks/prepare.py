@@ -24,6 +24,7 @@ from typing import Any
 
 from shards.tasks import Executor, Step, Task, finished_shards, once, shard_files
 
+from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import OptionError, one_line
 from embinit_fairseq.io import read_json, write_json
 from embinit_fairseq.vocab.cleaning import SYMBOLS
@@ -170,7 +171,7 @@ def in_words(sums: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("input", type=Path, nargs="+", help="files with text")
     parser.add_argument("--output", type=Path, required=True, help="folder for work/, bin/, bpe.codes, report.json")
     parser.add_argument("--duplicates", choices=("lines", "documents", "near", "none"), required=True)

@@ -6,11 +6,12 @@ in fifty repeats an earlier one, one in a hundred holds an address or a file nam
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 
 import numpy as np
+
+from embinit_fairseq.arguments import ArgumentParser
 
 _SYLLABLES = [a + b for a in "bcdfghjklmnprstvwz" for b in "aeiou"]
 _EXTRAS = ("http://www.example.org/{0}?page=1", "{0}@example.com", "{0}_notes.txt", "{0}.example.net")
@@ -60,7 +61,7 @@ def lines(seed: int) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=float, required=True, help="size of the text (standard output)")
     parser.add_argument("--seed", type=int, default=1, help="default %(default)s")
     args = parser.parse_args()

@@ -21,6 +21,7 @@ from pathlib import Path
 from shards.tasks import Executor, Step, Task, finished_shards, once, shard_files
 from wmt14.corpora import PAIRS
 
+from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import OptionError, one_line
 from embinit_fairseq.io import read_json
 
@@ -108,7 +109,7 @@ def join_tasks(work: Path, pair: str, output: Path, part_bytes: float) -> list[T
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pair", choices=PAIRS, required=True)
     parser.add_argument("--data", type=Path, help="folder with WMT's files or archives (default: download them)")
     parser.add_argument("--corpora", nargs="+", metavar="NAME", help="default: WMT 2014's")

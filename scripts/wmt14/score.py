@@ -20,6 +20,7 @@ from pathlib import Path
 from wmt14.clean import moses_words
 from wmt14.testset import unescaped
 
+from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import one_line
 from embinit_fairseq.io import write_json
 from embinit_fairseq.runs.metrics import SCORES, computed
@@ -53,7 +54,7 @@ def scores_of(text: list[str], reference: list[str], lang: str) -> dict[str, dic
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of the run")
     parser.add_argument("--lang", required=True, help="target language")
     args = parser.parse_args()

@@ -62,7 +62,9 @@ def test_killed_and_continued_is_as_if_nothing_had_been(toy_translation, tmp_pat
     process, training = start(toy_translation, run)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert "another call is training in this folder" in call(toy_translation, run, code=2).stderr  # it holds the lock
+    said = call(toy_translation, run, code=2).stderr  # the training holds the lock
+    (session,) = json.loads((run / "training.json").read_text())["sessions"]
+    assert f"another call is training in this folder, process {session['process']} on {session['host']}; " in said
     os.kill(training, signal.SIGKILL)
     assert not (run / "result.json").exists()
     call(toy_translation, run)

@@ -185,7 +185,17 @@ def argv(checkpoint, *more, words=NEW):
     new = checkpoint.folder / "new.txt"
     new.write_text("\n".join(words))
     files = {"checkpoint": checkpoint.path, "dict": checkpoint.dictionary, "words": new, "output": checkpoint.output}
-    return ["expand-vocab", *(str(part) for flag, path in files.items() for part in (f"--{flag}", path)), *more]
+    words = [str(part) for flag, path in files.items() for part in (f"--{flag}", path)]
+    return replaced(["expand-vocab", *words], *more)
+
+
+def replaced(words, *more) -> list[str]:
+    """A command line with these further options; they replace those of the same name."""
+    kept, is_kept = [], True
+    for word in map(str, words):
+        is_kept = word not in more if word.startswith("--") else is_kept
+        kept += [word] if is_kept else []
+    return [*kept, *map(str, more)]
 
 
 def text_of(checkpoint, text=TEXT, name="text"):

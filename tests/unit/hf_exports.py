@@ -102,7 +102,8 @@ def opened_here(monkeypatch):
 
 def export_hf(checkpoint, *more):
     """Run the command and return its exit code."""
-    return main(["export-hf", "--checkpoint", checkpoint.path, "--output", str(checkpoint.output), *map(str, more)])
+    words = ["export-hf", "--checkpoint", checkpoint.path, "--output", checkpoint.output]
+    return main(expand_checkpoints.replaced(words, *more))
 
 
 def refused(capsys, checkpoint, *flags, code=2) -> str:

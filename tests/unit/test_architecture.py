@@ -8,10 +8,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[2] / "embinit_fairseq"
 
 #: package -> packages it may import from, in addition to BELOW, which are below everything
-BELOW = {"errors", "io", "figures", "version"}
+BELOW = {"arguments", "errors", "io", "figures", "version"}
 ALONE = "errors version registration vocab modules optimizers".split()
 ARROWS = {
     **{room: set() for room in ALONE},
+    "arguments": {"errors"},
     "io": {"errors"},
     "figures": {"errors", "io"},
     "vectors": {"vocab"},

@@ -336,3 +336,19 @@ def test_a_head_that_would_be_random_is_not_used(tmp_path):
     for given, message in (({"num_classes": 5}, "--num-classes 3"), ({"classification_head_name": "mood"}, "'mood'")):
         with pytest.raises(OptionError, match=message):
             checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "c.pt")], given)
+
+
+@torch.no_grad()
+@each_variant
+def test_the_row_of_padding_reaches_no_word(name, options):
+    """The output layer of a tied matrix trains it, as the row of any word: only its own logit may change."""
+    if "electra" in name:
+        pytest.skip("its generator draws words with this logit")
+    model = ready(name, options, "randomised")
+    before = outputs(model)
+    for slot in find_slots(model, ARCHITECTURES[name].task_of()).values():
+        slot.embedding.weight[PAD] += 3.0
+    words = [row for row in range(len(dictionary())) if row != PAD]
+    for old, new in zip(before, outputs(model)):
+        keep = words if old.shape[-1] >= len(words) else slice(None)
+        torch.testing.assert_close(new[..., keep], old[..., keep], rtol=0, atol=0)

@@ -109,9 +109,10 @@ def test_the_command(tmp_path: Path, printed) -> None:
 
 def test_wrong_calls(tmp_path: Path, refused, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for folder in ("run", "one"):
+    for folder in ("run", "one", "both", "none"):
         (tmp_path / folder).mkdir()
-    for name in ("1.pt", "2.pt", "run/checkpoint1.pt", "run/checkpoint2.pt", "one/checkpoint1.pt"):
+    both = [f"both/checkpoint{name}.pt" for name in ("1", "2", "_1_500")]
+    for name in ("1.pt", "2.pt", "run/checkpoint1.pt", "run/checkpoint2.pt", "one/checkpoint1.pt", *both):
         write(tmp_path / name, weights(1), extra_state={"val_loss": 1.0})
     write(tmp_path / "more.pt", {**weights(1), "a.more": torch.ones(1)})
     write(tmp_path / "shape.pt", {**weights(1), "decoder.bias": torch.ones(1)})  # torch would stretch it
@@ -123,8 +124,11 @@ def test_wrong_calls(tmp_path: Path, refused, monkeypatch) -> None:
     for arguments, said in (
         ("run", "run: a folder.*--last N or --best N"),
         ("run --last 1", "--last 1.*two checkpoints"),
-        ("run --last 3", "2 numbered checkpoints.*give --last 2"),
-        ("one --last 2", "1 numbered checkpoint.*checkpoint_best.pt"),
+        ("run --last 3", "2 checkpoints numbered by epochs.*give --last 2"),
+        ("both --last 2", "1 checkpoint numbered by updates.*give --by epochs, "),
+        ("both --last 3", "1 checkpoint numbered by updates.*take checkpoint_best.pt"),
+        ("none --last 2", "none: no checkpoint .*folder of a training"),
+        ("one --last 2", "1 checkpoint numbered by epochs.*checkpoint_best.pt"),
         ("run --best 3", "2 checkpoints.*smaller --best"),
         ("run 1.pt --last 2", "--last.*one folder"),
         ("run --best 2 --by epochs", "--by epochs.*--last N"),
@@ -137,5 +141,7 @@ def test_wrong_calls(tmp_path: Path, refused, monkeypatch) -> None:
             for name, key in different.items()
         ),
     ):
-        assert re.search(said, refused("average", "--output", "m.pt", *arguments.split()))
+        assert re.search(
+            said, refused("average", *arguments.split(), *(() if "--output" in arguments else ("--output", "m.pt")))
+        )
     assert sorted(tmp_path.rglob("*")) == before

@@ -180,6 +180,23 @@ def test_tied_matrices_stay_tied(data, glove, tmp_path, monkeypatch):
         build(tmp_path, TRANSFORMER, init, f"encoder={glove['d']} decoder={glove['e']}")
 
 
+def test_a_frozen_output_layer_is_said(data, caplog):
+    tied = "--share-decoder-input-output-embed"
+    for name, flags, is_said in (
+        ("transformer", "decoder", False),
+        ("transformer", f"decoder {tied}", True),
+        ("transformer", f"decoder:9 {tied}", False),
+        ("transformer", f"encoder {tied}", False),
+        ("transformer_lm", f"decoder {tied}", True),
+        ("roberta", "encoder", True),
+        ("roberta", "encoder --untie-weights-roberta", False),
+    ):
+        caplog.clear()
+        build(data, ARCHITECTURES[name][0], f"--embed-init xavier --embed-init-freeze {flags}")
+        remedy = f"--embed-init-freeze {flags.split()[0]}:1000"
+        assert (remedy in caplog.text) == is_said, (name, flags)
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -320,9 +337,11 @@ def test_broken_lines_are_counted_or_refused_and_low_coverage_is_said(glove, tmp
     with pytest.raises(VectorFileError, match=r"v\.txt:32"):
         encoder(path, strict=True)
     assert "LOW COVERAGE" not in caplog.text
-    path.write_text("".join(text.splitlines(keepends=True)[1:6]))
-    encoder(path)
-    assert "LOW COVERAGE" in caplog.text
+    for words in range(5, 25, 3):  # less than half of the tokens, as the README says
+        caplog.clear()
+        path.write_text("".join(text.splitlines(keepends=True)[1 : 1 + words]))
+        share = encoder(path)[2]["coverage_tokens"]
+        assert ("LOW COVERAGE" in caplog.text) == (share < 0.5), share
 
 
 def test_generation_never_opens_vectors():

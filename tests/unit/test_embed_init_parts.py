@@ -13,11 +13,12 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 from fairseq.models import FairseqMultiModel
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from torch import nn
 
 from embinit_fairseq.embed_init import plugin
-from embinit_fairseq.embed_init.fill import _write_report
+from embinit_fairseq.embed_init.fill import _write_report, sources_of
 from embinit_fairseq.embed_init.freeze import apply_freezes
 from embinit_fairseq.embed_init.options import SECTION
 from embinit_fairseq.embed_init.request import EmbedInitOptions, Freeze, InitRequest, check_request, request_from
@@ -36,7 +37,7 @@ def hydra(**nodes):
     return request
 
 
-def test_hydra_has_one_spelling():
+def test_hydra_has_one_spelling(monkeypatch):
     options = {"embed_init_freeze": ["encoder:known:5"], "embed_init_std": "2", "_name": None}
     expected = EmbedInitOptions(embed_init_freeze=["encoder:known:5"], embed_init_std="2")
     assert hydra(embed_init="xavier", embed_init_options=options) == InitRequest("xavier", expected, 3)
@@ -51,6 +52,19 @@ def test_hydra_has_one_spelling():
     ):
         with pytest.raises(OptionError, match=message):
             hydra(**nodes)
+    words = [
+        "embed_init=xavier",
+        "a=1",
+        "a=2",
+        f"+{SECTION}.embed_init_path=[encoder=a]",
+        f"{SECTION}.embed_init_path=[]",
+    ]
+    monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
+    monkeypatch.setattr(HydraConfig, "get", lambda: OmegaConf.create({"overrides": {"task": words}}))
+    with pytest.raises(OptionError, match=r"_path=\[encoder=a\] and .*_path=\[\]: .*\[A,B\]"):
+        hydra(embed_init="xavier")
+    del words[-1]
+    assert hydra(embed_init="xavier") == InitRequest("xavier", seed=3)
 
 
 # ---- slots
@@ -76,6 +90,14 @@ def test_slots_of_a_model():
     for scale, expected in ((None, 1.0), (torch.tensor(3.0), 3.0)):  # xlm_base has one that is None
         slots = find_slots(model_of(Side(scale), Side(2.0)), None)
         assert {name: slot.embed_scale for name, slot in slots.items()} == {"encoder": expected, "decoder": 2.0}
+    slots = find_slots(model_of(Side(), Side()), None)
+    for options, message in (
+        ({"path": ["encoder=a", "decoder=b", "encoder=a"]}, "encoder=a encoder=a: .*encoder=avg:A,B"),
+        ({"path": ["encoder=a"], "format": ["glove", "encoder=glove", "encoder=npz"]}, "encoder=npz: .* glove, "),
+        ({"path": ["encoder=a"], "format": ["glove", "npz"]}, "format npz: .* glove, "),
+    ):
+        with pytest.raises(OptionError, match=message):
+            sources_of(EmbedInitOptions(**{f"embed_init_{name}": values for name, values in options.items()}), slots)
     encoder, decoder = Side(), Side()
     decoder.embed_tokens.weight = encoder.embed_tokens.weight  # one matrix is one slot
     slots = find_slots(model_of(encoder, decoder), None)
@@ -195,7 +217,7 @@ def test_whole_matrices_are_left_out_of_training():
             assert not embedding.weight.grad.any()
     for freezes, known, message in (
         ([Freeze("encoder", known=True)], {"encoder": ~KNOWN & KNOWN}, "--embed-init-path encoder=PATH"),
-        ([Freeze("encoder"), Freeze("encoder", until=3)], {}, "named twice"),
+        ([Freeze("encoder"), Freeze("encoder", until=3)], {}, "--embed-init-freeze encoder encoder:3: .*one of them"),
     ):
         with pytest.raises(EmbinitError, match=message):
             apply_freezes(freezes, slots, known, task)

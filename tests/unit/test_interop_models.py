@@ -211,7 +211,10 @@ def test_transformer_and_bart_equal_fairseq(tmp_path, opened_here, family, flags
         *("tokenizer.json", "tokenizer_config.json"),
         *(() if family in ("transformer_shared", "bart_shared", "bart_denoising") else ("target",)),
     }
-    assert "trust_remote_code" not in (checkpoint.output / "README.md").read_text()
+    card = (checkpoint.output / "README.md").read_text()
+    assert "trust_remote_code" not in card
+    size = sum(parameter.numel() for parameter in checkpoint.model.parameters())  # as the log of the training says
+    assert f" {size:,} parameters, " in card
     config, cfg = model.config, checkpoint.model.cfg
     rates = config.dropout, config.attention_dropout, config.activation_dropout, config.encoder_layerdrop
     assert rates == (cfg.dropout, cfg.attention_dropout, cfg.activation_dropout, cfg.encoder_layerdrop)

@@ -25,7 +25,7 @@ from embinit_fairseq.interop.tokenizers import Tokenizer
 
 @dataclass
 class Command:
-    """first, second: arguments without --output that write different things. inputs: the folder of what is read.
+    """first, second: arguments that write different things. inputs: the folder of what is read.
     name: of a file it writes inside --output; "" where --output is that file. force: has it --force?"""
 
     first: list[str]
@@ -35,7 +35,8 @@ class Command:
     force: bool = True
 
     def run(self, output: Path, *more: str, second: bool = False) -> int:
-        return main([*(self.second if second else self.first), "--output", str(output), *more])
+        words = self.second if second else self.first
+        return main(expand_checkpoints.replaced(words, "--output", output, *more))
 
     @property
     def replace(self) -> list[str]:

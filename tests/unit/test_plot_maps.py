@@ -10,6 +10,7 @@ from argparse import Namespace
 import numpy as np
 import pytest
 import torch
+from expand_checkpoints import replaced
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import ARCHITECTURES, WIDER_DECODER, plain, task_of
@@ -149,7 +150,7 @@ def test_what_cannot_be_drawn(refused, tmp_path, plot, monkeypatch):
         (good, ["--length", 11], "--length 11: "),
         (translates, ["--length", 1], "has 2 to 48 positions"),
     ):
-        assert part in refused(*plot("positions", state), *flags)
+        assert part in refused(*replaced(plot("positions", state), *flags))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "pip install matplotlib" in refused(*plot("positions", good))
 

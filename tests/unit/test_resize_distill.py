@@ -13,7 +13,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from expand_checkpoints import FAMILIES, TWO_TABLES, USER_DIR, argv, as_fairseq, divergence, logits, make, text_of
+from expand_checkpoints import (
+    FAMILIES,
+    TWO_TABLES,
+    USER_DIR,
+    argv,
+    as_fairseq,
+    divergence,
+    logits,
+    make,
+    replaced,
+    text_of,
+)
 from fairseq.data import Dictionary
 
 from embinit_fairseq.errors import OptionError
@@ -423,6 +434,6 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path, refused) -> None:
         ("many", one, ("--method distill", "no hidden state of each token")),
     ):
         checkpoint = models[family]
-        error = refused(*argv(checkpoint, "--method", "distill", *more, words=NEW))
+        error = refused(*argv(checkpoint, *replaced(["--method", "distill"], *more), words=NEW))
         assert all(part in error for part in said), error
         assert not checkpoint.output.exists()

@@ -94,7 +94,11 @@ def test_every_family_and_back(family, tmp_path):
         assert (sorted(texts), len({*texts.values()})) == (["dict.de.txt", "dict.en.txt", "dict.nl.txt"], 1)
     name, back = Path(checkpoint.dictionary).name, tmp_path / "back"
     files = {"checkpoint": checkpoint.output / "model.pt", "dictionary": checkpoint.output / name, "output": back}
-    options = {"keep": checkpoint.dictionary, "side": "decoder" if family in TWO_TABLES else None, "user_dir": USER_DIR}
+    options = {
+        "keep": (checkpoint.dictionary,),
+        "side": "decoder" if family in TWO_TABLES else None,
+        "user_dir": USER_DIR,
+    }
     with trimming(TrimRequest(**{option: str(path) for option, path in files.items()}, **options)) as (*_, record):
         assert record["words_removed"] == len(NEW)
     assert (back / name).read_text() == Path(checkpoint.dictionary).read_text()

@@ -97,15 +97,18 @@ def test_what_stays(tmp_path: Path) -> None:
     assert kept(words, min_count=9) == [*always, 5, 7, 9]
     for listed in ("new york\n", "new york 1\n", "new york\tnew@@ york\nmadeupword0000 0\nmadeupword0009 0\n"):
         (tmp_path / "list").write_text(listed)
-        assert kept(words, keep=str(tmp_path / "list")) == [*always, 6]  # neither `new` nor `york`
-    assert kept(words, keep=str(tmp_path / "list"), keep_text=text) == [*always, 5, 6, 9]
+        assert kept(words, keep=(str(tmp_path / "list"),)) == [*always, 6]  # neither `new` nor `york`
+    lists = tuple(str(tmp_path / name) for name in ("list", "second"))
+    (tmp_path / "second").write_text("b\n")
+    assert kept(words, keep=lists[:1], keep_text=text) == [*always, 5, 6, 9]
+    assert kept(words, keep=lists) == [*always, 6, 7]
     # `</s>` that a line overwrites, as in CamemBERT's dictionary: the text has that row
     overwritten = Vocabulary([*SPECIAL_SYMBOLS, "</s>", "a", "b"], [1] * 7, roles)
     assert kept(overwritten, keep_text=text) == [0, 1, 2, 3, 4, 5]
     # and what is written
     old = make(tmp_path, "roberta", fillers=3)
     (tmp_path / "list").write_text("w8\nw7 12\n")
-    with trimming(request(old.path, old.dictionary, old.output, keep=str(tmp_path / "list"))) as (*_, record):
+    with trimming(request(old.path, old.dictionary, old.output, keep=lists[:1])) as (*_, record):
         assert (record["rows_after"], record["words_removed"], record["fillers_removed"]) == (4 + 2 + 1, 7, 3)
     assert (old.output / "dict.txt").read_text() == "w7 7\nw8 7\n"
     name = "encoder.sentence_encoder.embed_tokens.weight"
@@ -128,7 +131,7 @@ def test_bad_input_writes_nothing(tmp_path: Path) -> None:
     ):
         for name in {"keep", "keep_text"} & set(options):
             words.write_text(options[name])
-            options = {name: (str(words),) if name == "keep_text" else str(words)}
+            options = {name: (str(words),)}
         with pytest.raises(error, match=remedy), trimming(request(old.path, old.dictionary, old.output, **options)):
             pass
         assert not old.output.exists()

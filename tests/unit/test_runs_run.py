@@ -33,6 +33,8 @@ def test_options_and_their_values_behind_any_launcher() -> None:
     text = "--lr 0.1 -s de --adam-betas=(0.9) --fp16 --clip-norm -0.5 --max-sentences 8 --lr 1"
     expected = {DATA: ("bin",), "--lr": ("1",), "--source-lang": ("de",), "--adam-betas": ("(0.9)",), "--fp16": ()}
     expected |= {"--clip-norm": ("-0.5",), "--batch-size": ("8",)}  # of --lr the last counts, as for argparse
+    text += " --embed-init-path encoder=A --embed-init-path=decoder=B"
+    expected |= {"--embed-init-path": ("encoder=A", "decoder=B")}  # all count, as for the plugin
     for start in (
         "/opt/venv/bin/fairseq-train",
         "python /src/fairseq_cli/train.py",
@@ -223,13 +225,18 @@ def test_warnings_and_the_plugins_records_are_shown_and_what_its_option_needs(ca
         log.take(line)
         screen.show(line, log)
     assert capsys.readouterr().err.splitlines() == lines[1::2]
-    for option, needed in (("--embed-init xavier", "--user-dir"), ("--nobody-knows", "")):
+    for option, has_plugin, needed in (
+        ("--embed-init xavier", False, True),
+        ("--embed-init-paths a", True, False),
+        ("--nobody-knows", False, False),
+    ):
         screen.tail = ["  --lr LR", f"fairseq-train: error: unrecognized arguments: {option}"]
-        screen.show_last()
-        said = capsys.readouterr().err
-        assert needed in said
-        assert "--lr" not in said
-        assert bool(needed) == ("--user-dir" in said)
+        said = screen.show_last(has_plugin)
+        assert said.startswith(screen.tail[-1])
+        assert ("--user-dir" in said) == needed
+        assert capsys.readouterr().err == ""
+    screen.tail = ["Traceback", f"RuntimeError: {'x' * 300}"]
+    assert (screen.show_last(True), capsys.readouterr().err) == (f"{screen.tail[-1]}; ", "Traceback\n")  # said once
 
 
 def test_without_a_checkpoint_the_command_may_be_repaired(tmp_path, call, training) -> None:
@@ -286,6 +293,13 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path, call, training, name
         call()
     assert [path for path in (tmp_path / "run").rglob("*") if path.is_file()] == [file]
     assert file.read_text() == "years of work"
+    file.unlink()
+    file = tmp_path / "run/checkpoints/checkpoint1.pt"  # of fairseq-train alone
+    file.parent.mkdir(exist_ok=True)
+    file.touch()
+    with pytest.raises(DataError, match="no record of how they were made"):
+        call()
+    assert [path for path in (tmp_path / "run").rglob("*") if path.is_file()] == [file]
 
 
 @pytest.mark.parametrize(("change", "ended"), [("options", True), ("data", True), ("gone", True), ("vectors", False)])

@@ -277,9 +277,11 @@ def test_scores_of_the_test_set_go_to_the_result(scored, run, capsys) -> None:
     found = json.loads((run / "result.json").read_text())["scores"]
     assert found.items() >= {"beam": 5, "mismatched": {"accuracy": 1.0}, "test_macro_f1": 3.0}.items()
     assert "ter" not in found
-    (run / "result.json").unlink()  # of a training that has not ended
-    assert main(["score", "run", "--ref", "raw"]) == 0
-    assert "has not finished" in capsys.readouterr().err
+    (run / "result.json").rename(run / "training.json")  # a training that has not ended
+    for is_training in (True, False):
+        assert main(["score", "run", "--ref", "raw"]) == 0
+        assert ("has not finished" in capsys.readouterr().err) == is_training
+        (run / "training.json").unlink(missing_ok=True)  # a folder that never was one
     assert json.loads((run / "test.scores.json").read_text())["sentences"] == 3
 
 

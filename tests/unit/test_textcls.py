@@ -102,8 +102,9 @@ def test_a_grid_has_every_couple_of_vectors_at_every_seed(tmp_path):
     for models, more, seed, named in (
         ("mlp", "mean=avg:a,b", 1, r"--vectors mean=avg:a,b.*one dimension"),
         ("mlp", "a.txt", 1, "--vectors a.txt: give NAME=FILE"),
-        ("a+d", "a=a", 1, r"--models a\+d: .*\(a, b\)"),
-        ("mlp", "a=a", 2, "no seed 2.* SEEDS"),
+        ("mlp", "a=a", 1, "a=a: a has two values"),
+        ("a+d", "c=a", 1, r"--models a\+d: .*\(a, b, c\)"),
+        ("mlp", "c=a", 2, "no seed 2.* SEEDS"),
     ):
         with pytest.raises(OptionError, match=named):
             lines(models, more, seeds=[seed])

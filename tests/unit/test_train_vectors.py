@@ -35,7 +35,8 @@ def run(tmp_path, monkeypatch):
 
     def run(*options: str) -> tuple[list[str], np.ndarray]:
         (tmp_path / "text").write_text("\n".join(TEXT) + "\n\n", encoding="utf-8")
-        arguments = ["--text", str(tmp_path / "text"), "--output", str(tmp_path / "out"), *options]
+        text = [] if "--text" in options else ["--text", str(tmp_path / "text")]
+        arguments = [*text, "--output", str(tmp_path / "out"), *options]
         monkeypatch.setattr(sys, "argv", ["train_vectors.py", *arguments])
         vectors.main()
         rows = [line.split(" ") for line in (tmp_path / "out").read_text(encoding="utf-8").splitlines()]

@@ -60,12 +60,23 @@ def lock_folder(folder: str) -> FolderLock | None:
         lock = _locks[path] = _locks.get(path) or FolderLock(path)
     except BlockingIOError:
         raise OSError(
-            f"--save-dir {folder}: another training is running in this folder, and the two would overwrite each "
-            "other's checkpoints; wait for it, end it, or choose another --save-dir"
+            f"--save-dir {folder}: another training is running in this folder{holder(path)}, and the two would "
+            "overwrite each other's checkpoints; wait for it, end it, or choose another --save-dir"
         ) from None
     except OSError:
         return None
     return lock
+
+
+def holder(path: str) -> str:
+    """Return `, process NUMBER` of the process that has locked a folder; "" on systems other than Linux."""
+    try:
+        with open("/proc/locks") as file:
+            locks = [line.split() for line in file]
+    except OSError:
+        return ""
+    end = f":{os.stat(path).st_ino}"  # number, FLOCK, ADVISORY, WRITE, process, major:minor:inode, ...
+    return next((f", process {lock[4]}" for lock in locks if lock[1] == "FLOCK" and lock[5].endswith(end)), "")
 
 
 def _close_all() -> None:

@@ -5,8 +5,8 @@ Symptom: ``fairseq-generate DATA --path CHECKPOINT`` without the ``--user-dir`` 
     that an unrecognised argument may be a plugin's.
 Where: fairseq/models/__init__.py:99 (its own message is formatted twice), fairseq/tasks/__init__.py:43 and
     fairseq/options.py:228.
-Remedy: an error that names the option and ``--user-dir``. It comes only after fairseq has failed, so
-    nothing that works is refused.
+Remedy: an error that names the option and ``--user-dir``, or the option that differs by a letter. It comes only
+    after fairseq has failed, so nothing that works is refused.
 """
 
 from __future__ import annotations
@@ -24,6 +24,25 @@ def unknown(option: str, name: str) -> ValueError:
         f"{option} {name} is unknown to fairseq and to the plugins that are loaded: add --user-dir FOLDER with the "
         "folder of the plugin (from Python: import the plugin, or from_pretrained(..., user_dir='FOLDER'))"
     )
+
+
+def is_slip(written: str, name: str) -> bool:
+    """Return True if two options differ by one letter or two exchanged ones, or by ``_`` for ``-``."""
+    written = written.replace("_", "-")
+    at = next((place for place, letters in enumerate(zip(written, name)) if len(set(letters)) > 1), len(written))
+    at = min(at, len(name))
+    exchanged = name[:at] + name[at : at + 2][::-1] + name[at + 2 :]
+    return written == exchanged or name[at + 1 :] in (written[at:], written[at + 1 :]) or written[at + 1 :] == name[at:]
+
+
+def remedy(words, options) -> str:
+    """Return what to do about words that a command does not know: the option that is meant, or the plugin's folder."""
+    flags = {word.partition("=")[0] for word in words if word.startswith("--")}
+    if similar := [name for name in options if any(is_slip(flag, name) for flag in flags)]:
+        return f"; did you mean {' '.join(similar)}?"
+    if any(word.startswith("--user-dir") for word in sys.argv):
+        return ""
+    return "; for an option of a plugin add --user-dir FOLDER with the folder of the plugin"
 
 
 def patch_models(module) -> None:
@@ -57,9 +76,8 @@ def patch_options(module) -> None:
         said = parser.error
 
         def error(message):
-            loads_plugin = any(word.startswith("--user-dir") for word in sys.argv)
-            if message.startswith("unrecognized arguments") and not loads_plugin:
-                message += "; for an option of a plugin add --user-dir FOLDER with the folder of the plugin"
+            if message.startswith("unrecognized arguments"):
+                message += remedy(message.split(), parser._option_string_actions)
             said(message)
 
         parser.error = error
