@@ -28,7 +28,8 @@ def load_trained(
         CheckpointError: a checkpoint is missing, or of another model.
         DataError: the data folder or a dictionary is missing.
     """
-    folder, data = model_name_or_path, data_name_or_path
+    folder, data = os.fspath(model_name_or_path), os.fspath(data_name_or_path)
+    kwargs = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in kwargs.items()}
     # fairseq continues with None if a path does not exist; URLs and archives are left to it
     if "://" not in folder and not os.path.isfile(folder):
         for path in (folder, *(os.path.join(folder, name) for name in checkpoint_file.split(os.pathsep))):

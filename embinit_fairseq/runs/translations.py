@@ -23,6 +23,8 @@ from embinit_fairseq.runs.record import TRAINING, read_record
 _LOGS = ("{subset}.generate.log", "generate-{subset}.txt", "{subset}/generate.log")
 #: translation, before and after fairseq-generate has joined its tokens: kind, number, score, text
 _LINE = re.compile(r"([HD])-(\d+)\t(?:(\S+)\t)?(.*)$")
+#: the score of a translation, with or without its sentence's number, without the letter that says so
+_SCORED = re.compile(r"(\d+\t)?-?\d+(\.\d+)?(e-?\d+)?\t")
 #: source and target, which fairseq-generate prints once for each sentence
 _ONCE = re.compile(r"([ST])-(\d+)\t(.*)$")
 #: a line of fairseq-generate with another content
@@ -256,6 +258,10 @@ def read_translations(paths: Sequence[Path]) -> Translations:
     shards = list(map(_read_shard, paths))
     path = paths[0]
     if len(shards) == 1 and not shards[0].best["H"]:
+        if all(_SCORED.match(line) for line in shards[0].lines):
+            raise DataError(
+                f"{path}: a number and a tab before each translation; leave them out (cut -f 3 of D- lines)"
+            )
         return Translations(path, shards[0].lines)
     tokens: dict[int, str] = {}
     for shard in shards:
