@@ -22,6 +22,7 @@ import fairseq.checkpoint_utils
 import fairseq.models
 import fairseq.options
 
+from embinit_fairseq.checkpoints.defaults import add_missing_options, warn_of_unknown_options
 from embinit_fairseq.checkpoints.reading import initialisation_record
 from embinit_fairseq.embed_init.fill import embed_init
 from embinit_fairseq.embed_init.options import EMBED_INIT_REGISTRY, EmbedInitOptions, extend_config, flag_of
@@ -56,8 +57,11 @@ def is_loaded_for_use() -> bool:
 
 def _build_model(inner: Callable[..., Any], cfg: Any, task: Any, from_checkpoint: bool = False) -> Any:
     """Build fairseq's model; fill it unless its weights come from a checkpoint."""
-    model = inner(cfg, task, from_checkpoint)
     overrides = _overrides.get()
+    if overrides is not None or from_checkpoint:
+        warn_of_unknown_options(cfg)
+    add_missing_options(cfg)
+    model = inner(cfg, task, from_checkpoint)
     if overrides is not None:
         check_overrides(model, overrides)
         record = initialisation_record({"args": cfg, "cfg": {"model": cfg}})
@@ -99,6 +103,12 @@ def _load_model_ensemble_and_task(
         return inner(filenames, arg_overrides, *args, **kw)
     finally:
         _overrides.reset(before)
+
+
+def _convert_namespace(inner: Callable[..., Any], args: Any) -> Any:
+    """Convert the options of a checkpoint, `args`; fairseq gives those that are missing the dataclass's defaults."""
+    add_missing_options(args)
+    return inner(args)
 
 
 # ---- `fairseq-train --help` lists the options -----------------------------------------------------------------------
@@ -160,5 +170,6 @@ def show_errors_as_lines() -> None:
 extend_config()
 wrap(fairseq.models, "build_model", _build_model)
 wrap(fairseq.checkpoint_utils, "load_model_ensemble_and_task", _load_model_ensemble_and_task)
+wrap(fairseq.checkpoint_utils, "convert_namespace_to_omegaconf", _convert_namespace)
 wrap(fairseq.options, "add_model_args", _add_model_args)
 show_errors_as_lines()
