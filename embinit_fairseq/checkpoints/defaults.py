@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from argparse import Namespace
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, cast
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def add_missing_options(options: Any) -> None:
     if not isinstance(options, (Namespace, MutableMapping)) or (model := _our_model(options)) is None:
         return
     is_node = isinstance(options, DictConfig)
-    present = dict(OmegaConf.to_container(options) if is_node else _as_dict(options))
+    present: dict[str, Any] = {**(cast(Any, OmegaConf.to_container(options)) if is_node else _as_dict(options))}
     of_architecture = Namespace(**present)
     ARCH_CONFIG_REGISTRY[_arch_of(options)](of_architecture)
     defaults = {**vars(getattr(model, "__dataclass")()), **vars(of_architecture)}
@@ -38,7 +38,7 @@ def add_missing_options(options: Any) -> None:
         for name, value in defaults.items()
         if name not in present and not name.startswith("_") and (is_node or not str(value).startswith("${"))
     }
-    if is_node:
+    if isinstance(options, DictConfig):
         with open_dict(options):
             options.update(missing)
     else:
