@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from embinit_fairseq.checkpoints.defaults import add_missing_options
 from embinit_fairseq.checkpoints.reading import load_checkpoint, options_of
 from embinit_fairseq.errors import CheckpointError
 from embinit_fairseq.io import check_is_file
@@ -47,6 +48,7 @@ def trained_model(checkpoint: dict[str, Any], path: str) -> TrainedModel:
         raise CheckpointError(
             f"{path}: not a fairseq checkpoint (it lacks {lacks}); name a checkpoint*.pt that fairseq-train wrote"
         )
+    add_missing_options(options)
     # a namespace has `arch`, an architecture that is a dataclass has `_name` only
     arch = options.get("arch") or options.get("_name") or "unknown architecture"
     return TrainedModel(path, str(arch), options, state)

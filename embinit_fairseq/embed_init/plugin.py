@@ -25,6 +25,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 
 from embinit_fairseq.arguments import add_up
+from embinit_fairseq.checkpoints.defaults import add_missing_options, warn_of_unknown_options
 from embinit_fairseq.checkpoints.preparations import OPTION, records_for_checkpoints
 from embinit_fairseq.checkpoints.reading import initialisation_record
 from embinit_fairseq.embed_init.fill import embed_init
@@ -60,8 +61,11 @@ def is_loaded_for_use() -> bool:
 
 def _build_model(inner: Callable[..., Any], cfg: Any, task: Any, from_checkpoint: bool = False) -> Any:
     """Build fairseq's model; fill it unless its weights come from a checkpoint."""
-    model = inner(cfg, task, from_checkpoint)
     overrides = _overrides.get()
+    if overrides is not None or from_checkpoint:
+        warn_of_unknown_options(cfg)
+    add_missing_options(cfg)
+    model = inner(cfg, task, from_checkpoint)
     if overrides is not None:
         check_overrides(model, overrides)
         record = initialisation_record({"args": cfg, "cfg": {"model": cfg}})
@@ -105,6 +109,12 @@ def _load_model_ensemble_and_task(
         return inner(filenames, arg_overrides, *args, **kw)
     finally:
         _overrides.reset(before)
+
+
+def _convert_namespace(inner: Callable[..., Any], args: Any) -> Any:
+    """Convert the options of a checkpoint, `args`; fairseq gives those that are missing the dataclass's defaults."""
+    add_missing_options(args)
+    return inner(args)
 
 
 # ---- `fairseq-train --help` lists the options -----------------------------------------------------------------------
@@ -199,6 +209,7 @@ def show_errors_as_lines() -> None:
 extend_config()
 wrap(fairseq.models, "build_model", _build_model)
 wrap(fairseq.checkpoint_utils, "load_model_ensemble_and_task", _load_model_ensemble_and_task)
+wrap(fairseq.checkpoint_utils, "convert_namespace_to_omegaconf", _convert_namespace)
 wrap(fairseq.options, "add_model_args", _add_model_args)
 wrap(fairseq.options, "parse_args_and_arch", _parse_args_and_arch)
 show_errors_as_lines()

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from embinit_fairseq.checkpoints.defaults import add_missing_options
 from embinit_fairseq.checkpoints.reading import (
     checked_record,
     initialisation_record,
@@ -130,9 +131,10 @@ def path_to_restore(request: InitRequest) -> str | None:
 def check_fits(checkpoint: Checkpoint, model: nn.Module, cfg: Any, slots: dict[str, Slot]) -> None:
     """Raise OptionError if the checkpoint was trained with other options of the model, or another dictionary."""
     trained, changed = options_of(checkpoint.state, "model") or {}, []
-    compared = _decisive(model) or {name: None for name in trained if name.endswith("_attention_heads")}
-    for name, default in compared.items() if trained else ():
-        value = trained.get(name, default)  # an option that is younger than the checkpoint
+    add_missing_options(trained)  # of a checkpoint that is older than an option
+    compared = _decisive(model) or {name for name in trained if name.endswith("_attention_heads")}
+    for name in sorted(compared):
+        value = trained.get(name)
         now = cfg.get(name) if hasattr(cfg, "get") else getattr(cfg, name, None)
         # ELECTRA is fine-tuned without its generator
         has_part = getattr(model, name.partition("_")[0], model) is not None
@@ -189,17 +191,16 @@ def _today(name: str, value: Any) -> str:
     return _OLDER_VALUES.get((name, str(value)), str(value))
 
 
-def _decisive(model: Any) -> dict[str, Any]:
-    """Return option -> default for options of our models that change the meaning of their weights; {} for others."""
+def _decisive(model: Any) -> set[str]:
+    """Return the options of our models that change the meaning of their weights; none for others."""
     if not type(model).__module__.startswith("embinit_fairseq."):
-        return {}
-    options = fields(getattr(type(model), "__dataclass"))
-    return {option.name: option.default for option in options if option.name not in _FREE}
+        return set()
+    return {option.name for option in fields(getattr(type(model), "__dataclass"))} - _FREE
 
 
 def check_overrides(model: Any, overrides: dict[str, Any]) -> None:
     """Raise OptionError if one of our models is loaded for use with options that change the meaning of its weights."""
-    changed = ", ".join(f"{name}={overrides[name]!r}" for name in sorted({*_decisive(model)} & set(overrides)))
+    changed = ", ".join(f"{name}={overrides[name]!r}" for name in sorted(_decisive(model) & set(overrides)))
     if changed:
         raise OptionError(
             f"{changed} (from_pretrained, --model-overrides): the checkpoint's weights belong to the options of their "

@@ -4,16 +4,22 @@ import dataclasses
 import io
 import json
 import math
+from argparse import Namespace
 from pathlib import Path
 
+import fairseq.models
 import pytest
 import torch
 from fairseq import checkpoint_utils
-from small_models import ARCHITECTURES, EOS, PAD, TIED, VARIANTS, batch_of, dictionary, preset, save_checkpoint
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.registry import REGISTRIES
+from omegaconf import OmegaConf
+from small_models import ARCHITECTURES, EOS, PAD, TIED, VARIANTS, batch_of, dictionary, plain, preset, save_checkpoint
 from tupe_reference import randomise
 
 from embinit_fairseq.embed_init import restore
-from embinit_fairseq.embed_init.request import InitRequest
+from embinit_fairseq.embed_init.options import SECTION, EmbedInitOptions
+from embinit_fairseq.embed_init.request import InitRequest, request_from
 from embinit_fairseq.embed_init.slots import find_slots
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
 
@@ -352,3 +358,132 @@ def test_the_row_of_padding_reaches_no_word(name, options):
     for old, new in zip(before, outputs(model)):
         keep = words if old.shape[-1] >= len(words) else slice(None)
         torch.testing.assert_close(new[..., keep], old[..., keep], rtol=0, atol=0)
+
+
+# ---- Checkpoints of earlier revisions lack the options that came later ----
+
+OURS = [arch for arch, model in ARCH_MODEL_REGISTRY.items() if model.__module__.startswith("embinit_fairseq.")]
+#: sections whose values other sections take
+SECTIONS = {
+    "task": {"max_source_positions": 300, "max_target_positions": 400},
+    "common": {"seed": 7},
+    "optimization": {"lr": [0.5], "sentence_avg": True},
+}
+
+
+def in_a_tree(part, options):
+    """The section of a configuration, as a checkpoint has it."""
+    return OmegaConf.create({**SECTIONS, part: options}, flags={"allow_objects": True})[part]
+
+
+def without_each(options):
+    """Take out each option, then all of them."""
+    names = [name for name in options if name != "_name"]
+    for gone in (*([name] for name in names), names):
+        yield gone, {name: value for name, value in options.items() if name not in gone}
+
+
+def received(monkeypatch, options):
+    """The options with which fairseq builds a model for these."""
+    arch = options._name if isinstance(options, Namespace) else options["_name"]
+    monkeypatch.setattr(ARCH_MODEL_REGISTRY[arch], "build_model", lambda cfg, task: cfg)
+    return fairseq.models.build_model(options, None, from_checkpoint=True)
+
+
+@pytest.mark.parametrize("arch", OURS)
+def test_an_option_that_a_checkpoint_lacks_has_the_default_of_the_architecture(monkeypatch, arch):
+    """Whatever the kind of the options, and for the comparison with a checkpoint that a training continues from."""
+    options = plain(preset(arch))
+    linked = {name for name, value in options.items() if str(value).startswith("${task.")}
+    expected = {**options, **{name: SECTIONS["task"][name] for name in linked}}
+    for gone, rest in without_each(expected):
+        flat = Namespace(**rest, **{name: expected[name] for name in linked & {*gone}})  # the task's, too
+        for found in (received(monkeypatch, in_a_tree("model", rest)), received(monkeypatch, flat)):
+            assert {name: getattr(found, name) for name in options} | {"_name": arch} == expected, f"without {gone}"
+        restore.add_missing_options(rest)
+        assert rest == {name: value for name, value in expected.items() if name in rest or name not in linked}
+
+
+@pytest.mark.parametrize("arch", ["tupe_tiny", "duo_transformer_tiny"])
+def test_options_of_a_namespace_have_the_defaults_of_the_architecture(arch):
+    """`args` of a checkpoint; fairseq itself takes the dataclass's, with 12 layers for `tupe_tiny`."""
+    args = Namespace(arch=arch, task="translation", data=".", criterion="cross_entropy", optimizer="adam")
+    cfg, options = checkpoint_utils.convert_namespace_to_omegaconf(args).model, plain(preset(arch))
+    for name, value in options.items():
+        assert str(value).startswith("${") or getattr(cfg, name) == value, name
+
+
+def test_architectures_of_other_plugins_have_the_defaults_of_their_model(monkeypatch):
+    """An architecture of our model, and a model derived from it with an option of its own."""
+    base = ARCH_MODEL_REGISTRY["tupe_tiny"]
+
+    @dataclasses.dataclass
+    class Options(getattr(base, "__dataclass")):
+        theirs: int = 5
+
+    derived = type("Derived", (base,), {"__module__": "elsewhere", "__dataclass": Options})
+    for model, more in ((base, {}), (derived, {"theirs": 5})):
+        monkeypatch.setitem(ARCH_MODEL_REGISTRY, "theirs", model)
+        monkeypatch.setitem(ARCH_MODEL_NAME_REGISTRY, "theirs", "tupe")
+        monkeypatch.setitem(ARCH_CONFIG_REGISTRY, "theirs", lambda args: setattr(args, "encoder_layers", 3))
+        found = received(monkeypatch, in_a_tree("model", {"_name": "theirs", "rotary": True}))
+        expected = {"encoder_layers": 3, "rotary": True, "encoder_embed_dim": 768, "tupe_reset": "official", **more}
+        assert {name: found[name] for name in expected} == expected
+
+
+@each_architecture
+def test_a_checkpoint_loads_without_the_options_that_have_their_defaults(tmp_path, name):
+    """As fairseq-validate and -generate load."""
+    saved(tmp_path, name)
+    content, defaults = torch.load(tmp_path / "c.pt", weights_only=True), preset(ARCHITECTURES[name].arch)
+    options = content["cfg"]["model"]
+    kept = {o: v for o, v in options.items() if o == "_name" or v != getattr(defaults, o)}
+    assert len(options) - len(kept) > 3
+    found = []
+    for content["cfg"]["model"] in (options, kept):
+        torch.save(content, tmp_path / "c.pt")
+        (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "c.pt")])
+        found.append({option: model.cfg[option] for option in options})
+    assert found[0] == found[1]
+
+
+def test_options_of_later_revisions_are_named(tmp_path, caplog):
+    """The weights may be another function. An option that is off changes nothing."""
+    for name in ("tupe", "duo_transformer"):
+        saved(tmp_path, name)
+        content = torch.load(tmp_path / "c.pt", weights_only=True)
+        content["cfg"]["model"] |= {"spiral": True, "helix": False}
+        torch.save(content, tmp_path / "c.pt")
+        caplog.clear()
+        checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "c.pt")])
+        (said,) = [record.getMessage() for record in caplog.records if "spiral" in record.getMessage()]
+        assert "spiral=True" in said
+        assert "helix" not in said
+
+
+OTHERS = {
+    f"{part}: {name}": (part, name)
+    for part, registry in REGISTRIES.items()
+    for name, kind in registry["registry"].items()
+    if kind.__module__.startswith("embinit_fairseq.") and name in registry["dataclass_registry"]
+}
+
+
+@pytest.mark.parametrize(("part", "name"), OTHERS.values(), ids=OTHERS)
+def test_criterions_and_optimizers_are_built_without_any_option(monkeypatch, part, name):
+    """With all that fairseq's registries hold of this plugin."""
+    registry = REGISTRIES[part]
+    build = {"criterion": fairseq.criterions, "optimizer": fairseq.optim}[part]
+    monkeypatch.setitem(registry["registry"], name, lambda cfg, *_: cfg)
+    options = {**vars(registry["dataclass_registry"][name]()), "_name": name}
+    expected = OmegaConf.to_container(in_a_tree(part, options), resolve=True)
+    for gone, rest in without_each(options):
+        found = getattr(build, f"build_{part}")(in_a_tree(part, rest), [])
+        assert {option: found[option] for option in expected} == in_a_tree(part, expected), f"without {gone}"
+
+
+def test_the_section_of_embed_init_is_read_without_any_option():
+    options = vars(EmbedInitOptions())
+    for _, rest in without_each(options):
+        tree = OmegaConf.create({"embed_init": "xavier", SECTION: rest, "model": {"_name": "tupe_tiny"}})
+        assert vars(request_from(tree.model).options) == options

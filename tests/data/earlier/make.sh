@@ -45,4 +45,32 @@ train() { # NAME OPTION...
 printf 'd3d4 1\nd5d6 1\n' | cut -d' ' -f1 >new.txt
 python -m embinit_fairseq.cli.main expand-vocab --checkpoint transformer/checkpoints/checkpoint_last.pt \
   --dict data/bin/dict.de.txt --side encoder --words new.txt --method avg --output expanded
-rm -r embinit_fairseq text data/bin/preprocess.log
+# encoders: a masked model, ELECTRA, both classifiers
+for split in train valid; do
+  mkdir -p text/labelled
+  sed -E 's/.*/l\0/; s/^l(d[0-5]) .*/low/; s/^l.*/high/' "text/$split.de" >"text/labelled/$split.label"
+done
+one() { # OPTION...
+  fairseq-preprocess --only-source --trainpref "text/$1" --validpref "text/${1/train/valid}" --destdir "$2" "${@:3}" >/dev/null
+}
+one train.de data/masked
+one train.de data/labelled/input0 --srcdict data/masked/dict.txt
+one labelled/train.label data/labelled/label
+encoder() { # NAME DATA OPTION...
+  # shellcheck disable=SC2086 # a list of words
+  fairseq-train "data/$2" --user-dir embinit_fairseq --optimizer adam --lr 0.01 --batch-size 20 --cpu --max-epoch 2 --num-workers 0 --seed 1 \
+    --no-epoch-checkpoints --embed-init xavier --arch "$1" --save-dir "$1" "${@:3}" >/dev/null 2>&1
+  rm -f "$1/checkpoint_best.pt"
+}
+sizes="$small --max-positions 20"
+masked="--task masked_lm --tokens-per-sample 20"
+labelled="--task sentence_prediction --criterion sentence_prediction_metrics --num-classes 2 --max-positions 20"
+# shellcheck disable=SC2086 # lists of words
+{
+  encoder tupe_tiny masked $masked --criterion masked_lm $sizes
+  encoder electra_tiny masked $masked --criterion electra $sizes --generator-layers 1 --generator-embed-dim 4 --generator-ffn-embed-dim 4
+  encoder embinit_classifier labelled $labelled $small
+  encoder duo_classifier labelled $labelled --encoder-dim-s 3 --encoder-dim-p 5 --duo-ffn-dim 4 --train-embeddings
+}
+find data -name preprocess.log -delete
+rm -r embinit_fairseq text
