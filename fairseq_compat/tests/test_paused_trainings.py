@@ -130,9 +130,9 @@ def test_a_validation_at_a_pause_does_not_count(tmp_path):
 
 
 def test_learning_rate_of_a_plateau(tmp_path):
-    """After each of six epochs, a continued training has the rate and the count of the uninterrupted one."""
+    """After each of seven epochs, a continued training has the rate and the count of the uninterrupted one."""
     model = trainer("reduce_lr_on_plateau")
-    for epoch, loss in enumerate((5.0, 5.5, 5.2, 4.9, 5.0, 5.0), 1):
+    for epoch, loss in enumerate((5.0, 5.5, 5.2, 4.9, 5.0, 5.0, 5.0), 1):
         validate(model, epoch, loss, tmp_path)
         rates = [model.get_lr(), model.lr_scheduler.lr_scheduler.num_bad_epochs, model.lr_scheduler.lr_scheduler.best]
         other, _ = continued(tmp_path, scheduler="reduce_lr_on_plateau")
