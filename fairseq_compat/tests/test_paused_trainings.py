@@ -30,11 +30,11 @@ def trained(data: Path, folder: Path, *options: str) -> str:
 
 
 def test_killed_and_continued(pairs, tmp_path):
-    """By signal 9 in the third epoch: it continues from the end of the second one. The last start has nothing to do."""
+    """By signal 9 in the third epoch: it continues from the end of the second one."""
     whole, paused = tmp_path / "whole", tmp_path / "paused"
-    uninterrupted = trained(pairs, whole, "--max-epoch", "5")
-    kill(translation(pairs, paused, *OPTIONS, "--max-epoch", "5"), at_update=11)
-    continued = trained(pairs, paused, "--max-epoch", "5")
+    uninterrupted = trained(pairs, whole, "--max-epoch", "4")
+    kill(translation(pairs, paused, *OPTIONS, "--max-epoch", "4"), at_update=9)
+    continued = trained(pairs, paused, "--max-epoch", "4")
     # train_inner: means over three updates, which do not end with the epoch
     for kind, prefix in (("valid", "valid_"), ("train", "train_"), ("train_inner", "")):
         for name in ("num_updates", "loss", *(["lr", "gnorm"] if kind != "valid" else [])):
@@ -49,7 +49,6 @@ def test_killed_and_continued(pairs, tmp_path):
         assert all(torch.equal(weight, other["model"][key]) for key, weight in one["model"].items())
         assert one["extra_state"]["best"] == other["extra_state"]["best"]
         assert one["extra_state"]["paused"]["patience"] == other["extra_state"]["paused"]["patience"]
-    assert "no more updates" in trained(pairs, paused, "--max-update", "9")
 
 
 def trainer(scheduler: str = "fixed", **checkpoint):
@@ -156,7 +155,7 @@ def test_checkpoint_of_fairseq_without_the_fix(tmp_path):
     assert extra_state["best"] == 5.0
 
 
-def test_what_ends_a_training():
+def test_what_ends_a_training(monkeypatch):
     model = trainer(patience=2)
     model._num_updates, options = 7, model.cfg.optimization
     assert paused_trainings.reached(model.cfg, model) is None
@@ -169,6 +168,8 @@ def test_what_ends_a_training():
     assert "--patience" in paused_trainings.reached(model.cfg, model)
     model._num_updates = 0  # fine-tuning
     assert paused_trainings.reached(model.cfg, model) is None
+    monkeypatch.setattr(paused_trainings.State, "finished", "why")
+    assert train.train(model.cfg, model, None, None) == ([None], True)
 
 
 def test_random_numbers_continue(tmp_path):
