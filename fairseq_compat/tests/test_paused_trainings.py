@@ -30,11 +30,11 @@ def trained(data: Path, folder: Path, *options: str) -> str:
 
 
 def test_killed_and_continued(pairs, tmp_path):
-    """By signal 9 in the third epoch: it continues from the end of the second one. The last start has nothing to do."""
+    """By signal 9 in the third epoch: it continues from the end of the second one."""
     whole, paused = tmp_path / "whole", tmp_path / "paused"
-    uninterrupted = trained(pairs, whole, "--max-epoch", "5")
-    kill(translation(pairs, paused, *OPTIONS, "--max-epoch", "5"), at_update=11)
-    continued = trained(pairs, paused, "--max-epoch", "5")
+    uninterrupted = trained(pairs, whole, "--max-epoch", "4")
+    kill(translation(pairs, paused, *OPTIONS, "--max-epoch", "4"), at_update=9)
+    continued = trained(pairs, paused, "--max-epoch", "4")
     # train_inner: means over three updates, which do not end with the epoch
     for kind, prefix in (("valid", "valid_"), ("train", "train_"), ("train_inner", "")):
         for name in ("num_updates", "loss", *(["lr", "gnorm"] if kind != "valid" else [])):
@@ -49,7 +49,6 @@ def test_killed_and_continued(pairs, tmp_path):
         assert all(torch.equal(weight, other["model"][key]) for key, weight in one["model"].items())
         assert one["extra_state"]["best"] == other["extra_state"]["best"]
         assert one["extra_state"]["paused"]["patience"] == other["extra_state"]["paused"]["patience"]
-    assert "no more updates" in trained(pairs, paused, "--max-update", "9")
 
 
 def trainer(scheduler: str = "fixed", **checkpoint):
@@ -130,9 +129,9 @@ def test_a_validation_at_a_pause_does_not_count(tmp_path):
 
 
 def test_learning_rate_of_a_plateau(tmp_path):
-    """After each of six epochs, a continued training has the rate and the count of the uninterrupted one."""
+    """After each of seven epochs, a continued training has the rate and the count of the uninterrupted one."""
     model = trainer("reduce_lr_on_plateau")
-    for epoch, loss in enumerate((5.0, 5.5, 5.2, 4.9, 5.0, 5.0), 1):
+    for epoch, loss in enumerate((5.0, 5.5, 5.2, 4.9, 5.0, 5.0, 5.0), 1):
         validate(model, epoch, loss, tmp_path)
         rates = [model.get_lr(), model.lr_scheduler.lr_scheduler.num_bad_epochs, model.lr_scheduler.lr_scheduler.best]
         other, _ = continued(tmp_path, scheduler="reduce_lr_on_plateau")
@@ -140,7 +139,7 @@ def test_learning_rate_of_a_plateau(tmp_path):
         assert [other.get_lr(), scheduler.num_bad_epochs, scheduler.best] == rates, epoch
     assert model.get_lr() == pytest.approx(0.025)
     other, _ = continued(tmp_path, "reset_lr_scheduler", scheduler="reduce_lr_on_plateau")
-    assert other.lr_scheduler.lr_scheduler.num_bad_epochs == 0
+    assert other.lr_scheduler.lr_scheduler.best == float("inf")
     other, _ = continued(tmp_path, scheduler="reduce_lr_on_plateau", maximize_best_checkpoint_metric=True)
     assert other.lr_scheduler.lr_scheduler.best == -float("inf")
 
@@ -156,7 +155,7 @@ def test_checkpoint_of_fairseq_without_the_fix(tmp_path):
     assert extra_state["best"] == 5.0
 
 
-def test_what_ends_a_training():
+def test_what_ends_a_training(monkeypatch):
     model = trainer(patience=2)
     model._num_updates, options = 7, model.cfg.optimization
     assert paused_trainings.reached(model.cfg, model) is None
@@ -169,6 +168,8 @@ def test_what_ends_a_training():
     assert "--patience" in paused_trainings.reached(model.cfg, model)
     model._num_updates = 0  # fine-tuning
     assert paused_trainings.reached(model.cfg, model) is None
+    monkeypatch.setattr(paused_trainings.State, "finished", "why")
+    assert train.train(model.cfg, model, None, None) == ([None], True)
 
 
 def test_random_numbers_continue(tmp_path):

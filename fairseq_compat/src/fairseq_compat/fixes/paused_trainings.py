@@ -239,8 +239,8 @@ def random_state(trainer) -> dict[str, Any]:
     import numpy
     import torch
 
-    words: Any
-    name, words, *rest = numpy.random.get_state(legacy=True)
+    state: Any = numpy.random.get_state()
+    name, words, *rest = state
     numbers = {"python": random.getstate(), "numpy": (name, words.tolist(), *rest), "torch": torch.get_rng_state()}
     return {**numbers, "cuda": torch.cuda.get_rng_state()} if trainer.cuda else numbers
 
