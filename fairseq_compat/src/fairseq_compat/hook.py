@@ -12,9 +12,9 @@ FIXES = {
     "fairseq.dataclass.utils": ("optional_types", "third_party_registries", "quiet_hydra", "broken_options"),
     "fairseq_cli.hydra_train": ("hydra_help", "quiet_hydra", "third_party_registries"),
     "fairseq.checkpoint_utils": (
+        "unreadable_checkpoints",
         "safe_checkpoints",
         "complete_saves",
-        "unreadable_checkpoints",
         "numbered_checkpoints",
         "one_run_a_folder",
     ),
