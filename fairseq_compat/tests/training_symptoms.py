@@ -32,6 +32,7 @@ from fairseq.models import BaseFairseqModel, DistributedFairseqModel
 from fairseq.tasks import FairseqTask, fairseq_task
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 from fairseq.trainer import Trainer
+from fairseq_cli import train
 from fairseq_compat.fixes.stopped_readers import stop
 from omegaconf import OmegaConf
 
@@ -388,3 +389,11 @@ def saved_stops() -> None:
     finally:
         for number, handler in zip((signal.SIGTERM, signal.SIGUSR1), before):
             signal.signal(number, handler)
+
+
+def asynchronous_saves() -> None:
+    """The package that the option needs cannot be found."""
+    cfg = OmegaConf.structured(FairseqConfig)
+    cfg.checkpoint.write_checkpoints_asynchronously = True
+    with mock.patch("importlib.util.find_spec", return_value=None), refused("--write-checkpoints", "install iopath"):
+        train.main(cfg)
