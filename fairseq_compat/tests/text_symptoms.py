@@ -288,5 +288,5 @@ def replaced_words() -> None:
     assert [(int(place), int(target)) for place, target in pairs] == [(0, 0), (1, 1), (2, 2)]
     task = SimpleNamespace(inference_step=lambda *_: [[{"alignment": pairs}]])
     alignment = with_words(task, lambda sample: ["p q@@ r"]).inference_step(None, None, {})[0][0]["alignment"]
-    for translated, expected in (({}, "xq@@ y"), ({"q@@": "z"}, "xz y")):
+    for translated, expected in (({}, "xqy"), ({"q@@": "z"}, "xz y")):
         assert utils.post_process_prediction(tokens, "", alignment, translated, words, "@@ ")[1] == expected
