@@ -252,6 +252,8 @@ def broken_options(folder: Path) -> None:
     model = TransformerModel.build_model(keeping.model, task)
     assert (len(model.encoder.layers), len(model.decoder.layers)) == (2, 1)
 
+    with refused("--tokenizer moses needs --source-lang"):
+        composed("data", "--tokenizer", "moses")
     saved = composed("data", "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.3")
     saved.bpe = {"_name": "characters"}
     overwrite_args_by_name(saved, {"criterion": "label_smoothed_cross_entropy", "label_smoothing": 0.2, "bpe": "gpt2"})
