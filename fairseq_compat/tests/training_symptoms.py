@@ -391,9 +391,14 @@ def saved_stops() -> None:
             signal.signal(number, handler)
 
 
-def asynchronous_saves() -> None:
-    """The package that the option needs cannot be found."""
-    cfg = OmegaConf.structured(FairseqConfig)
-    cfg.checkpoint.write_checkpoints_asynchronously = True
-    with mock.patch("importlib.util.find_spec", return_value=None), refused("--write-checkpoints", "install iopath"):
-        train.main(cfg)
+def missing_packages() -> None:
+    """The packages that these options need cannot be imported."""
+    for section, option, name in (
+        ("checkpoint", "write_checkpoints_asynchronously", "iopath"),
+        ("common", "use_plasma_view", "pyarrow.plasma"),
+    ):
+        cfg = OmegaConf.structured(FairseqConfig)
+        cfg[section][option] = True
+        flag = f"--{option.replace('_', '-')} needs {name}"
+        with mock.patch.dict(sys.modules, {name: None}), refused(flag, "pip install"):
+            train.main(cfg)
