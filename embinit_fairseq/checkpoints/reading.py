@@ -26,7 +26,9 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     check_is_file(path, error=CheckpointError)
     state = load_safely(Path(path), CheckpointError, "a fairseq checkpoint")
     if not isinstance(state, dict):
-        raise CheckpointError(f"{path}: holds a {type(state).__name__}, not a fairseq checkpoint")
+        raise CheckpointError(
+            f"{path}: holds a {type(state).__name__}, not a fairseq checkpoint; name one of fairseq-train"
+        )
     return state
 
 
@@ -41,7 +43,9 @@ def load_model_checkpoint(path: str | Path) -> dict[str, Any]:
     if not state.get("cfg") and not state.get("args"):
         raise CheckpointError(f"{path}: it does not say how its model was built (no 'cfg'); name one of fairseq-train")
     if "fsdp_metadata" in state:
-        raise CheckpointError(f"{path}: a part of a model (--ddp-backend fully_sharded); consolidate the parts first")
+        raise CheckpointError(
+            f"{path}: a part of a model (--use-sharded-state); train without this option, which saves the whole model"
+        )
     return state
 
 

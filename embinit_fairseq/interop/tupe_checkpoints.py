@@ -141,14 +141,12 @@ def convert_tupe(
 
 
 def _read(path: str) -> dict[str, Any]:
-    """Return the content of a checkpoint, which may hold plain data and meters only."""
-    from fairseq_compat.plain_data import attributes_only
+    """Return the content of a checkpoint, which may hold plain data only."""
     from torch import serialization
 
     if not hasattr(serialization, "add_safe_globals"):
         raise CheckpointError(f"{path}: reading it safely needs PyTorch 2.4 or newer; convert it there")
-    meters = [attributes_only("fairseq.meters", name) for name in ("AverageMeter", "TimeMeter", "StopwatchMeter")]
-    state = load_safely(Path(path), CheckpointError, "a checkpoint of TUPE's code", meters)
+    state = load_safely(Path(path), CheckpointError, "a checkpoint of TUPE's code")
     if not isinstance(state, dict):
         raise CheckpointError(f"{path}: holds a {type(state).__name__}, not a checkpoint of TUPE's code")
     return state

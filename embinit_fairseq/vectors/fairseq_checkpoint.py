@@ -24,10 +24,11 @@ from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, is_filler, read_di
 
 def options_of(checkpoint: Mapping[str, Any], part: str) -> dict[str, Any]:
     """Return the options of a training: the section `part` of `cfg` (fairseq >= 0.10), or all of `args` (before)."""
-    for options in ((checkpoint.get("cfg") or {}).get(part), checkpoint.get("args")):
-        if options:
-            return vars(options) if isinstance(options, Namespace) else dict(options)
-    return {}
+    if options := (checkpoint.get("cfg") or {}).get(part):
+        return vars(options) if isinstance(options, Namespace) else dict(options)
+    options = vars(checkpoint.get("args") or Namespace())
+    choice = options.get("arch" if part == "model" else part)
+    return {**options, "_name": choice} if choice else dict(options)
 
 
 def updates_of(checkpoint: Mapping[str, Any]) -> int | None:

@@ -6,7 +6,7 @@ torch is imported when a file is opened. Letters: V rows, D columns.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,22 +52,22 @@ def matrices(state: Mapping[str, Any]) -> dict[str, TorchMatrix]:
     }
 
 
-def load_safely(path: Path, error: type[EmbinitError], what: str, allow: Sequence[type] = ()) -> Any:
+def load_safely(path: Path, error: type[EmbinitError], what: str) -> Any:
     """Return the content that `torch.save` wrote to `path`, memory-mapped if the file and torch allow it.
 
-    Tensors, built-in containers, `Namespace`, NumPy's numeric arrays and scalars are accepted. Everything else that the
-    file names is refused, and so is a call of these with anything but plain data (`fairseq_compat.plain_data`).
+    Tensors, built-in containers, NumPy's numeric arrays and scalars, and the objects that fairseq stored (`Namespace`,
+    meters, omegaconf's configurations) are accepted as data. Everything else that the file names is refused, and so is
+    a call of these with anything but plain data (`fairseq_compat.plain_data`).
 
     Args:
         path: the file.
         error: class of the error for a file that is refused, damaged or missing.
         what: what the file should be, for the message.
-        allow: further classes, which the file may call with any arguments.
     """
     import torch
 
     try:
-        from fairseq_compat.plain_data import allowed, plain, refused_in
+        from fairseq_compat.plain_data import TAKE_OUT, allowed, plain, refused_in
     except ImportError as cause:
         raise error(f"{path}: reading it safely needs fairseq_compat; scripts/setup.sh installs it") from cause
     try:
@@ -79,7 +79,7 @@ def load_safely(path: Path, error: type[EmbinitError], what: str, allow: Sequenc
     if start == _ZIP and "mmap" in inspect.signature(torch.load).parameters:
         options["mmap"] = True
     try:
-        with allowed(allow):
+        with allowed():
             loaded = plain(torch.load(str(path), **options))
     except ImportError:
         raise
@@ -92,7 +92,7 @@ def load_safely(path: Path, error: type[EmbinitError], what: str, allow: Sequenc
         if refused := refused_in(cause):
             fault = (
                 f"it holds objects that are not on the allow-list of tensors and plain data (it names {refused}), "
-                "which are not executed; save its state dict alone"
+                f"which are not executed; {TAKE_OUT}"
             )
         elif start and start != _ZIP and not start.startswith(_PICKLE):
             fault = "this is another kind of file, which torch.save did not write; check the path"

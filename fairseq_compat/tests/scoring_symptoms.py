@@ -130,6 +130,10 @@ def scoring_options(folder: Path) -> None:
     for file, line in zip(files, ENGLISH):
         file.write_text(f"{line}\n")
     assert printed("-r", files[0], "-s", files[1]).startswith("BLEU4 = ")
+    sentence = printed("-r", files[0], "-s", files[1], "--sentence-bleu")
+    assert sentence.startswith("0 BLEU4 = "), sentence
+    score = sacrebleu.corpus_bleu([ENGLISH[1]], [[ENGLISH[0]]]).format()
+    assert printed("-r", files[0], "-s", files[1], "--sacrebleu").strip() == score
     files[1].write_text(f"{ENGLISH[1]}\nmore\n")
     with refused("--ref ends after 1 lines", "of one text"):
         printed("-r", files[0], "-s", files[1])

@@ -4,27 +4,51 @@ from __future__ import annotations
 
 import argparse
 import collections
+import dataclasses
+import enum
 import os
+import pathlib
 import pickle
 import re
+import sys
+import typing
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from unittest import mock
 
 import pytest
 
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 checkpoint_utils = pytest.importorskip("fairseq.checkpoint_utils")
+import omegaconf  # noqa: E402
 from fairseq.data import Dictionary  # noqa: E402
+from fairseq.dataclass.configs import FairseqConfig  # noqa: E402
 from fairseq_compat.plain_data import plain  # noqa: E402
 from fairseq_compat.runner import load_fix  # noqa: E402
 
+#: modules with the classes that an earlier fairseq or a plugin stored
+EARLIER: dict[str, ModuleType] = {}
+
+
+def install(kind: type, module: str) -> type:
+    """Return a class that `from_torch` saves as one of a module."""
+    kind.__module__, kind.__qualname__ = module, kind.__name__
+    setattr(EARLIER.setdefault(module, ModuleType(module)), kind.__name__, kind)
+    return kind
+
+
+Meter = install(type("AverageMeter", (), {}), "fairseq.meters")
+Choices = install(type("Choices", (), {}), "fairseq.dataclass.constants")
+Kind = install(enum.Enum("Kind", {"first": "first"}), "fairseq.dataclass.constants")
 ZIPPED = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 
 
 def from_torch(path: Path, value, zipped: bool = True):
     """Save a value as torch does, and load it as fairseq's own functions load a checkpoint."""
-    torch.save({"model": {"weight": torch.ones(2)}, "value": value}, path, _use_new_zipfile_serialization=zipped)
+    content = {"model": {"weight": torch.ones(2)}, "value": value}
+    with mock.patch.dict(sys.modules, EARLIER):
+        torch.save(content, path, _use_new_zipfile_serialization=zipped)
     with path.open("rb") as file:
         return checkpoint_utils.torch.load(file)["value"]
 
@@ -74,6 +98,18 @@ REFUSED = {
     "a new tensor of its legacy class": Calls(torch.FloatTensor, (1 << 20,)),
     "a sparse tensor": torch.eye(2).to_sparse(),
     "the name of a function": torch.load,
+    "a meter called with an argument": Calls(Meter, (1,)),
+    "a configuration called with its content": Calls(omegaconf.DictConfig, ({"a": 1},)),
+    "code in a configuration": Calls(
+        omegaconf.DictConfig, (), {"_metadata": None, "_content": {"a": Calls(os.getcwd)}}
+    ),
+    "a configuration's type alone": {"extra_state": [typing.Any]},
+    "a configuration's type as an attribute": argparse.Namespace(kind=FairseqConfig),
+    "a configuration's type that is called": Calls(FairseqConfig),
+    "a part of a configuration": Calls(omegaconf.base.Metadata, (), {"ref_type": None}),
+    "a choice of a number": Calls(Choices, (1,)),
+    "a choice alone": Choices,
+    "a path of numbers": Calls(pathlib.PosixPath, (1,)),
 }
 
 
@@ -148,6 +184,45 @@ def test_the_values_of_real_checkpoints(tmp_path, zipped) -> None:
     assert type(loaded["parameter"]) is torch.nn.Parameter
     assert loaded["note"].note == 1
     assert loaded["others"] == value["others"]
+
+
+def stored(kind: type, **attributes):
+    """Return an object of an earlier class, with attributes."""
+    thing = kind()
+    vars(thing).update(attributes)
+    return thing
+
+
+@ZIPPED
+def test_the_objects_of_earlier_releases_are_plain_data(tmp_path, zipped) -> None:
+    """Meters (up to 0.9), a DictConfig (2020), one of dataclasses with an enum, choices (2021), paths."""
+    content = {"model": argparse.Namespace(lr=[0.1]), "task": {"seed": 1, "files": [None, {"a": "b"}]}, "none": None}
+    config = omegaconf.OmegaConf.create(content, flags={"allow_objects": True})
+
+    fields = [("layers", typing.List[int], dataclasses.field(default_factory=lambda: [1, 2]))]  # noqa: UP006
+    part = dataclasses.make_dataclass("PartConfig", [*fields, ("rate", float, 0.5), ("kind", Kind, Kind.first)])
+    install(part, "a_plugin")
+    meter = stored(Meter, val=2.5, sum=np.float64(5), count=2)
+    value = {
+        "meters": collections.OrderedDict(loss=meter, again=meter, empty=Meter()),
+        "config": config,
+        "part": omegaconf.OmegaConf.structured(part),
+        "inner": argparse.Namespace(w2v_args=config),
+        "backend": Calls(Choices, ("c10d",)),
+        "path": pathlib.PosixPath("/data/bin"),
+        "counts": collections.defaultdict(list, a=[1]),
+    }
+    for _ in range(2):  # loaded data can be saved and loaded again
+        loaded = value = from_torch(tmp_path / "c.pt", value, zipped)
+        loss = loaded["meters"]["loss"]
+        assert loss is loaded["meters"]["again"]
+        assert (type(loss), loss.val, loss.sum, loss.count) == (argparse.Namespace, 2.5, 5, 2)
+        assert isinstance(loaded["meters"]["empty"], argparse.Namespace)
+        assert loaded["config"] == content
+        assert type(loaded["config"]) is type(loaded["config"]["task"]) is dict
+        assert loaded["inner"].w2v_args == content
+        assert loaded["part"] == {"layers": [1, 2], "rate": 0.5, "kind": "first"}
+        assert (loaded["backend"], loaded["path"], loaded["counts"]) == ("c10d", Path("/data/bin"), {"a": [1]})
 
 
 def test_a_container_within_itself_stays_so() -> None:

@@ -8,10 +8,11 @@ import json
 import sys
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
-from fairseq import hub_utils, options, tasks
+from fairseq import hub_utils, options, tasks, utils
 from fairseq.data import Dictionary, FairseqDataset, encoders, indexed_dataset
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE
@@ -20,6 +21,7 @@ from fairseq.file_chunker_utils import Chunker, find_offsets
 from fairseq.models.transformer import TransformerModel
 from fairseq.tasks import FairseqTask
 from fairseq_cli import generate, interactive, preprocess, score
+from fairseq_compat.fixes.replaced_words import with_words
 from training_symptoms import in_folder, refused, write_split
 
 #: lines as a file holds them, and their words
@@ -279,6 +281,8 @@ def broken_options(folder: Path) -> None:
     model = TransformerModel.build_model(keeping.model, task)
     assert (len(model.encoder.layers), len(model.decoder.layers)) == (2, 1)
 
+    with refused("--tokenizer moses needs --source-lang"):
+        composed("data", "--tokenizer", "moses")
     saved = composed("data", "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.3")
     saved.bpe = {"_name": "characters"}
     overwrite_args_by_name(saved, {"criterion": "label_smoothed_cross_entropy", "label_smoothing": 0.2, "bpe": "gpt2"})
@@ -293,3 +297,27 @@ def broken_options(folder: Path) -> None:
         (folder / f"train.{language}").write_text(f"{words}\n")
     (folder / "pairs").write_text("0-0 1-1 2-2\n")
     assert align(folder, folder / "pairs", dictionary) == ["a b"]
+
+
+@in_folder
+def overwritten_symbols(folder: Path) -> None:
+    """A dictionary that repeats special symbols and a word, as CamemBERT's does, saved and loaded again."""
+    lines = ["<s> 0 #fairseq:overwrite", "a b 3", "a b 1 #fairseq:overwrite", "#fairseq:overwrite 2", "c -1"]
+    (folder / "dict.txt").write_text("".join(f"{line}\n" for line in lines))
+    Dictionary.load(str(folder / "dict.txt")).save(str(folder / "again" / "dict.txt"))
+    assert (folder / "again" / "dict.txt").read_text().splitlines() == lines
+
+
+def replaced_words() -> None:
+    """`x<unk> y` is the translation of `p q@@ r`: the unknown subword takes the one that it attends to most."""
+    words = Dictionary()
+    tokens = torch.tensor([words.add_symbol("x@@"), words.unk(), words.add_symbol("y"), words.eos()])
+    assert utils.load_align_dict("@@ ") == {}
+    attention = torch.tensor([[0.9, 0.0, 0.1, 0.0, 0.0], [0.2, 0.7, 0.1, 0.0, 0.0], [0.0, 0.1, 0.9, 0.0, 0.0]])
+    source = torch.tensor([words.pad(), 10, 11, 12, words.eos()])  # of an LSTM, whose weights have the padding last
+    pairs = utils.extract_hard_alignment(attention, source, tokens, words.pad(), words.eos())
+    assert [(int(place), int(target)) for place, target in pairs] == [(0, 0), (1, 1), (2, 2)]
+    task = SimpleNamespace(inference_step=lambda *_: [[{"alignment": pairs}]])
+    alignment = with_words(task, lambda sample: ["p q@@ r"]).inference_step(None, None, {})[0][0]["alignment"]
+    for translated, expected in (({}, "xqy"), ({"q@@": "z"}, "xz y")):
+        assert utils.post_process_prediction(tokens, "", alignment, translated, words, "@@ ")[1] == expected

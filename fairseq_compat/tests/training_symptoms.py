@@ -33,6 +33,7 @@ from fairseq.models import BaseFairseqModel, DistributedFairseqModel
 from fairseq.tasks import FairseqTask, fairseq_task
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 from fairseq.trainer import Trainer
+from fairseq_cli import train
 from fairseq_compat.fixes.stopped_readers import stop
 from omegaconf import OmegaConf
 
@@ -427,3 +428,16 @@ def saved_stops() -> None:
     finally:
         for number, handler in zip((signal.SIGTERM, signal.SIGUSR1), before):
             signal.signal(number, handler)
+
+
+def missing_packages() -> None:
+    """The packages that these options need cannot be imported."""
+    for section, option, name in (
+        ("checkpoint", "write_checkpoints_asynchronously", "iopath"),
+        ("common", "use_plasma_view", "pyarrow.plasma"),
+    ):
+        cfg = OmegaConf.structured(FairseqConfig)
+        cfg[section][option] = True
+        flag = f"--{option.replace('_', '-')} needs {name}"
+        with mock.patch.dict(sys.modules, {name: None}), refused(flag, "pip install"):
+            train.main(cfg)

@@ -9,6 +9,7 @@ from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
+import omegaconf
 import pytest
 import torch
 from source_files import Malicious, numbers, save_checkpoint, write_dictionary
@@ -16,7 +17,7 @@ from source_files import Malicious, numbers, save_checkpoint, write_dictionary
 from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import CheckpointError, OptionError, VectorFileError
-from embinit_fairseq.vectors.fairseq_checkpoint import FairseqCheckpoint
+from embinit_fairseq.vectors.fairseq_checkpoint import FairseqCheckpoint, options_of
 from embinit_fairseq.vectors.open import open_vectors
 from embinit_fairseq.vectors.table import Wanted
 
@@ -160,8 +161,20 @@ def test_objects_are_not_executed_whatever_others_allow(tmp_path, zipped):
         (Malicious((2,), "f8", b"A" * 16, call=np.ndarray), "ndarray"),
     ):
         with torch.serialization.safe_globals([np.ndarray]):  # a notebook has not allowed it to the files that we read
-            with pytest.raises(CheckpointError, match=rf"c\.pt.*{named}.*not executed; save its state dict alone"):
+            with pytest.raises(CheckpointError, match=rf"c\.pt.*{named}.*not executed; README.md of fairseq_compat"):
                 load_checkpoint(saved(tmp_path / "c.pt", zipped, extra_state=value))
             assert np.ndarray in torch.serialization.get_safe_globals()
     assert {*torch.serialization.get_safe_globals()} == before
     assert not (tmp_path / "executed").exists()
+
+
+def test_the_options_of_a_training_of_2020_and_of_earlier_ones(tmp_path):
+    """`cfg` was one of omegaconf between fairseq 0.10 and 2021; `args` say the names of their parts."""
+    config = omegaconf.OmegaConf.create({"task": {"_name": "translation", "data": "bin"}, "model": None})
+    loaded = load_checkpoint(saved(tmp_path / "c.pt", True, cfg=config))
+    assert options_of(loaded, "task") == {"_name": "translation", "data": "bin"}
+    args = Namespace(arch="transformer", task="translation", data="bin")
+    assert options_of({"args": args}, "model")["_name"] == "transformer"
+    assert options_of({"args": args, "cfg": None}, "task") == {**vars(args), "_name": "translation"}
+    assert options_of({"args": Namespace(arch="lstm")}, "task") == {"arch": "lstm"}  # before there were tasks
+    assert options_of({}, "task") == {}

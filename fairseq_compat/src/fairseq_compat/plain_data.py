@@ -2,15 +2,13 @@
 
 A pickle does not only name the entries of torch's allow-list, it *calls* them, with arguments of its author's choice.
 numpy's own classes were not made for that: ``numpy.ndarray((1,), 'O', b'AAAAAAAA')`` is an array of object pointers
-that somebody else chose. So torch calls stand-ins under numpy's names (and under ``argparse.Namespace``), which take
-what real checkpoints hold and refuse the rest:
+that somebody else chose. So torch calls stand-ins under numpy's names, and under those of Python's, fairseq's and
+omegaconf's classes (`fairseq_compat.stand_ins`). They take what real checkpoints hold and refuse the rest:
 
-    argparse.Namespace         a dictionary with names as keys
     numpy.dtype                codes of numbers, in either order of bytes; no objects, fields or flags
     numpy.ndarray              only by ``_reconstruct``, then with a shape, a dtype and bytes
     numpy's scalar             a number's dtype and its bytes
     bytes                      without arguments: none
-    fairseq's Dictionary       attributes (speech models store theirs)
 
 Of torch's own list `TORCH_NAMES` remain. Entries such as ``_rebuild_device_tensor_from_numpy``, which makes a tensor on
 memory that the next opcode frees, are taken away.
@@ -21,17 +19,20 @@ of its list by module and name, which the stand-ins have; it needs 2.4 for that,
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 
+from fairseq_compat.stand_ins import Attributes, Choice, Mention, Node, named, refused, stand_in
+from fairseq_compat.stand_ins import refused_in as refused_in
+
+#: the remedy for a file with other objects
+TAKE_OUT = "README.md of fairseq_compat has the lines that take them out of a file that you trust"
 #: bool, integers and floats from half to long double, with an order of bytes or without
 NUMBER = re.compile(r"[<>=|]?(b1|[iu][1248]|f(2|4|8|12|16)|[?bBhHiIlLqQefdg])")
 #: entries of torch's allow-list that dense tensors, parameters and containers are made of
@@ -42,73 +43,12 @@ TORCH_NAMES = re.compile(
 )
 
 
-def _named(thing: Any, module: str, name: str) -> Any:
-    """Give a class or function the name by which torch's allow-list finds it."""
-    thing.__module__, thing.__name__, thing.__qualname__ = module, name, name
-    return thing
-
-
-def refused(name: str) -> UnpicklingError:
-    """Return the error about an object that is not plain data; `refused_in` finds its name in torch's error."""
-    return UnpicklingError(f"REFUSED {name};")
-
-
-def refused_in(error: BaseException) -> str | None:
-    """Return the name of an object that is not plain data from torch's error; None if the file is damaged.
-
-    torch wraps the stand-ins' errors in advice to load without the allow-list, which is never to be quoted.
-    """
-    match = re.search(r"GLOBAL ([\w.]+)|REFUSED ([^;]+);", str(error))
-    return match and (match[1] or match[2])
-
-
 def is_whole_zip(path: str | os.PathLike[str]) -> bool:
     """Return True if a file in torch's zip format has its directory, which is written last."""
     try:
         return zipfile.is_zipfile(path)
     except zipfile.BadZipFile:  # raised for a directory that says it is on another disk
         return False
-
-
-class Attributes:
-    """An object of nothing but attributes, made without arguments."""
-
-    def __new__(cls, *arguments: Any, **options: Any) -> Any:
-        if arguments or options:
-            raise refused(f"{cls.__qualname__} called with arguments")
-        return super().__new__(cls)
-
-    def __setstate__(self, state: Any) -> None:
-        if type(state) is not dict or not all(type(name) is str for name in state):
-            raise refused(f"{type(self).__qualname__} with a state that is no dictionary of names")
-        self.__dict__.update(state)
-
-
-def attributes_only(module: str, name: str) -> type[Attributes]:
-    """Return a class for the objects that pickles call ``module.name``: they have attributes, but no behaviour."""
-    return _named(type(name, (Attributes,), {}), module, name)
-
-
-class Namespace(Attributes, argparse.Namespace):
-    """Becomes a plain ``argparse.Namespace`` when its state is set."""
-
-    def __setstate__(self, state: Any) -> None:
-        super().__setstate__(state)
-        self.__class__ = argparse.Namespace  # type: ignore[assignment]
-
-    def __reduce__(self) -> tuple:
-        """Write an empty one, which has no state, as a plain ``argparse.Namespace``."""
-        return argparse.Namespace, ()
-
-
-class Dictionary(Attributes):
-    """Becomes a ``fairseq.data.dictionary.Dictionary`` when its state is set."""
-
-    def __setstate__(self, state: Any) -> None:
-        super().__setstate__(state)
-        from fairseq.data.dictionary import Dictionary as Real
-
-        self.__class__ = Real
 
 
 class DType:
@@ -146,7 +86,7 @@ def _reconstruct(module: str) -> Any:
             raise refused(f"an array of class {cls!r:.40}")
         return object.__new__(Array)  # shape and code belong to an empty array: see __setstate__
 
-    return _named(reconstruct, module, "_reconstruct")
+    return named(reconstruct, module, "_reconstruct")
 
 
 def _scalar(module: str) -> Any:
@@ -155,7 +95,7 @@ def _scalar(module: str) -> Any:
             raise refused("a scalar of numpy with such a type or content")
         return np.frombuffer(content, dtype.dtype, count=1)[0]
 
-    return _named(scalar, module, "scalar")
+    return named(scalar, module, "scalar")
 
 
 def _no_bytes() -> bytes:
@@ -163,19 +103,26 @@ def _no_bytes() -> bytes:
     return b""
 
 
-_named(Namespace, "argparse", "Namespace")
-_named(Dictionary, "fairseq.data.dictionary", "Dictionary")
-_named(_no_bytes, "builtins", "bytes")
-_named(DType, "numpy", "dtype")
-_named(Array, "numpy", "ndarray")
+named(_no_bytes, "builtins", "bytes")
+named(DType, "numpy", "dtype")
+named(Array, "numpy", "ndarray")
 _MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
 #: additions to torch's allow-list
-STAND_INS = [Namespace, Dictionary, DType, Array, _no_bytes, *map(_reconstruct, _MODULES), *map(_scalar, _MODULES)]
+STAND_INS = [DType, Array, _no_bytes, *map(_reconstruct, _MODULES), *map(_scalar, _MODULES)]
 
 
 def _name(entry: Any) -> str:
     """Return the name by which torch finds an entry of its list: one with a name of its own is a pair."""
     return entry[1] if isinstance(entry, tuple) else f"{entry.__module__}.{entry.__qualname__}"
+
+
+class _Allowed(dict):
+    """Entries of an allow-list by name; a stand-in joins it when a pickle names the class."""
+
+    def __contains__(self, name: Any) -> bool:
+        if not super().__contains__(name) and (made := stand_in(name)):
+            self[name] = made
+        return super().__contains__(name)
 
 
 @contextmanager
@@ -197,10 +144,10 @@ def allowed(others: Iterable[Any] = ()) -> Iterator[None]:
     unpickler: Any = torch._weights_only_unpickler
     list_of_torch, before = unpickler._get_allowed_globals, serialization.get_safe_globals()
     remaining = {name: entry for name, entry in list_of_torch().items() if TORCH_NAMES.fullmatch(name)}
-    names = {_name(entry) for entry in STAND_INS}
+    entries = _Allowed({**remaining, **{_name(entry): entry for entry in STAND_INS}})
+    unpickler._get_allowed_globals = lambda: entries
     serialization.clear_safe_globals()
-    serialization.add_safe_globals([*(entry for entry in others if _name(entry) not in names), *STAND_INS])
-    unpickler._get_allowed_globals = lambda: remaining
+    serialization.add_safe_globals([entry for entry in others if _name(entry) not in entries])
     try:
         yield
     finally:
@@ -210,27 +157,43 @@ def allowed(others: Iterable[Any] = ()) -> Iterator[None]:
 
 
 def plain(loaded: Any) -> Any:
-    """Return the loaded data with a ``numpy.ndarray`` in place of each stand-in; containers keep their identity."""
+    """Return the loaded data without its stand-ins; containers keep their identity.
+
+    A ``numpy.ndarray`` takes the place of each of its stand-ins, a dictionary, list or value that of omegaconf's.
+
+    Raises:
+        UnpicklingError: a type of a configuration is in another place; `refused_in` returns its name.
+    """
     converted: dict[int, tuple[Any, Any]] = {}  # by identity: old and new; the old must live for that
 
+    def fill(fields: Any) -> None:
+        for key, part in list(fields.items() if isinstance(fields, dict) else enumerate(fields)):
+            if isinstance(fields, dict):
+                convert(key)
+            new = convert(part)
+            if new is not part:
+                fields[key] = new
+
     def convert(value: Any) -> Any:
+        if isinstance(value, (str, bytes, int, float, type(None))):
+            return value
         if isinstance(value, Array):
             return value.array
-        if not isinstance(value, (dict, list, tuple, argparse.Namespace)):
-            return value
+        if isinstance(value, Node):
+            return convert(value.content)
+        if isinstance(value, type) and issubclass(value, (Mention, Choice, Attributes)):
+            raise refused(_name(value))
         if id(value) in converted:
             return converted[id(value)][1]
         converted[id(value)] = value, value
-        if isinstance(value, tuple):
+        if isinstance(value, (tuple, set, frozenset)):
             parts = tuple(map(convert, value))
             if type(value) is tuple and any(new is not old for new, old in zip(parts, value)):
                 converted[id(value)] = value, parts
-        else:
-            fields = vars(value) if isinstance(value, argparse.Namespace) else value
-            for key, part in list(fields.items() if isinstance(fields, dict) else enumerate(fields)):
-                new = convert(part)
-                if new is not part:
-                    fields[key] = new
+        elif isinstance(value, (dict, list)):
+            fill(value)
+        if isinstance(attributes := getattr(value, "__dict__", None), dict):
+            fill(attributes)
         return converted[id(value)][1]
 
     return convert(loaded)

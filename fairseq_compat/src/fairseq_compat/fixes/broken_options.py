@@ -3,16 +3,18 @@
 Symptom: (a) ``--encoder-layers-to-keep 0,2`` and the decoder's (transformers, BART): ``'list' object has no attribute
     'split'``. (b) ``fairseq-preprocess --alignfile``: a word has the translation with which it was aligned last, not
     most often. (c) ``fairseq-validate --criterion`` and ``from_pretrained(..., bpe=...)`` keep the criterion and the
-    segmentation of the training, if it had one.
+    segmentation of the training, if it had one. (d) ``--tokenizer moses`` without ``--source-lang``, and other choices
+    without a word that they need: ``Error merging override tokenizer.source_lang=null``.
 Where: fairseq/models/transformer/transformer_config.py:48, fairseq_cli/preprocess.py:245 (counts by tensors, no two of
-    which are one key), fairseq/dataclass/utils.py:459 (``overwrite_args_by_name``).
-Remedy: the options do what they say.
+    which are one key), fairseq/dataclass/utils.py:459 (``overwrite_args_by_name``) and :350 (overrides of None).
+Remedy: the options do what they say; an error names the option that is missing.
 Can go: part by part.
 """
 
 from __future__ import annotations
 
 import copy
+import re
 from typing import Optional
 
 from fairseq_compat.patches import wrap
@@ -43,7 +45,18 @@ def patch_preprocess(module) -> None:
 
 
 def patch_overwriting(module) -> None:
-    """Replace a criterion or segmentation of the training by another one that the user names."""
+    """Replace a criterion or segmentation of the training by another one that the user names; name missing options."""
+
+    @wrap(module)
+    def convert_namespace_to_omegaconf(original, args):
+        try:
+            return original(args)
+        except Exception as error:
+            missing = re.search(r"override (\w+)\.(\w+)=null", str(error))
+            if not missing:
+                raise
+            choice, option = (f"--{name.replace('_', '-')}" for name in missing.groups())
+            raise ValueError(f"{choice} {getattr(args, missing[1], '')} needs {option}: give it, too") from error
 
     @wrap(module)
     def overwrite_args_by_name(original, cfg, overrides):

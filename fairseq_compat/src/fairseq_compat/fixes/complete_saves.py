@@ -33,7 +33,9 @@ def not_saved(path: str, error: BaseException) -> OSError:
 
 def save_from_start(save, content, file) -> None:
     """Call ``save(content, file)`` up to three times, each time from the beginning of the emptied file."""
-    start = file.tell()
+    start = None
+    with contextlib.suppress(OSError, ValueError):  # ValueError: iopath's asynchronous files
+        start = file.tell()
     for attempt in range(1, ATTEMPTS + 1):
         try:
             save(content, file)
@@ -41,7 +43,7 @@ def save_from_start(save, content, file) -> None:
         except Exception as error:
             if is_interrupted(error):
                 raise KeyboardInterrupt from None
-            if attempt == ATTEMPTS or not file.seekable():
+            if attempt == ATTEMPTS or start is None:
                 raise
             file.seek(start)
             file.truncate()

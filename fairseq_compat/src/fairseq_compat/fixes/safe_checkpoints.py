@@ -27,10 +27,11 @@ def needed() -> bool:
 
 
 def patch(module):
-    from fairseq_compat.plain_data import Namespace, allowed, plain
+    from fairseq_compat.plain_data import allowed, plain
+    from fairseq_compat.stand_ins import stand_in
 
     torch = module.torch
-    torch.serialization.add_safe_globals([Namespace])
+    torch.serialization.add_safe_globals([stand_in("argparse.Namespace")])
 
     def load(file, *args, **kwargs):
         with allowed(torch.serialization.get_safe_globals()):

@@ -1,18 +1,18 @@
 """Options of scoring are ignored, or end in an error.
 
 Symptom: ``fairseq-generate --sacrebleu`` prints the BLEU of tokens; with ``--scoring sacrebleu --bpe ...`` a warning
-    asks for ``--sacrebleu``. ``fairseq-score`` scores the beginning of files of different lengths. The scorer of
-    ``--scoring chrf`` has no ``score()``.
+    asks for ``--sacrebleu``. ``fairseq-score`` scores the beginning of files of different lengths, and ends with
+    ``TypeError`` for ``--sentence-bleu`` and ``--sacrebleu``. The scorer of ``--scoring chrf`` has no ``score()``.
 Where: fairseq_cli/generate.py:381 (the only place that reads it), fairseq_cli/score.py:70, fairseq/scoring/chrf.py:31.
-Remedy: ``--sacrebleu`` is ``--scoring sacrebleu``; files of different lengths are an error. For ``fairseq-score
-    --sacrebleu``, which ends with ``TypeError``, use the command ``sacrebleu``.
+Remedy: ``--sacrebleu`` is ``--scoring sacrebleu``; files of different lengths are an error; the options of
+    ``fairseq-score`` do what they say.
 """
 
 from __future__ import annotations
 
 import itertools
 
-from fairseq_compat.patches import wrap
+from fairseq_compat.patches import shadow, wrap
 
 BROKEN = r"not cfg\.generation\.sacrebleu|in zip\(readlines\(fdsys\), |return self\.result_string\(order\)\.score"
 FIXED = r"class ChrFScorer\("
@@ -50,9 +50,29 @@ def pairs(system, reference):
         yield translation, line
 
 
+def patch_score(module) -> None:
+    scorer, config = module.bleu.Scorer, module.bleu.BleuConfig
+    module.zip = pairs
+
+    def make(cfg, *indices):
+        return scorer(config(**dict(zip(("pad", "eos", "unk"), (cfg, *indices)))) if indices else cfg)
+
+    shadow(module, "bleu.Scorer", make)
+
+    @wrap(module)
+    def cli_main(original):
+        import sacrebleu
+
+        def of_files(system, references):
+            return corpus_bleu(list(system), [list(reference) for reference in references])
+
+        corpus_bleu, sacrebleu.corpus_bleu = sacrebleu.corpus_bleu, of_files  # type: ignore[assignment]
+        try:
+            original()
+        finally:
+            sacrebleu.corpus_bleu = corpus_bleu
+
+
 def patch(module):
     name = module.__name__.rpartition(".")[2]
-    if name == "score":
-        module.zip = pairs
-    else:
-        {"generate": patch_generate, "chrf": patch_chrf}[name](module)
+    {"score": patch_score, "generate": patch_generate, "chrf": patch_chrf}[name](module)

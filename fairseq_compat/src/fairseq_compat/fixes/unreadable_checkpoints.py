@@ -21,17 +21,20 @@ BROKEN = r"torch\.load\("
 ANOTHER = "Give another file, such as an earlier checkpoint of the same folder, or write this one again"
 #: other checkpoints of a training are refused for the same reason
 WITHOUT_IT = (
-    "Other checkpoints of this training hold it, too. Take it out where it is made: state_dict() of the task or model "
-    "should return tensors, numbers, words, lists and dictionaries; whoever trusts the file can save it again without"
+    "Other checkpoints of this training hold it, too. state_dict() of its task or model should return tensors, "
+    "numbers, words, lists and dictionaries"
 )
 
 
 def fault(path: str, error: Exception) -> tuple[str, str]:
     """Return why torch could not load a file, and the remedy."""
-    from fairseq_compat.plain_data import refused_in  # numpy may be missing where no torch is
+    from fairseq_compat.plain_data import TAKE_OUT, refused_in  # numpy may be missing where no torch is
 
     if name := refused_in(error):
-        return f"it holds {name}, which is not plain data and could execute code (or the file is damaged)", WITHOUT_IT
+        return (
+            f"it holds {name}, which is not plain data and could execute code (or the file is damaged)",
+            f"{WITHOUT_IT}; {TAKE_OUT}",
+        )
     if not os.path.getsize(path):
         return "the file is empty", ANOTHER
     # torch's own text may recommend to load without the allow-list
