@@ -114,6 +114,15 @@ PLAIN = "'s \" & | < > [ ] at&t n't"
         ("cat##", "cat", "wordpiece", RULES, "-"),
         ("cat@@ cat", "cat cat</w>", "end_of_word", RULES, "cat=marker cat</w>=marker"),
         ("cat ##ing the", "cat cat</w> ing", "auto", RULES, "cat</w>=marker ing=marker -"),
+        # a mark after the word: what has none goes on, as with `@@`
+        ("hund▁ la uft▁ ,▁ .", "hund la uft , .", "none", RULES, "hund=marker - uft=marker ,=marker .=exact"),
+        ("hund▁ la Uft▁", "▁hund la▁ ▁la uft", "sentencepiece", RULES, "▁hund=marker ▁la=marker uft=marker_casefold"),
+        ("hund la@@ x", "hund la▁ la hund▁", "space_after", RULES, "hund▁=marker la=marker -"),
+        # OpenNMT's joiner, at either of two neighbours
+        ("hund la￭ ￭uft ￭, x￭ ￭en￭", "hund la uft , x en", "none", RULES, "hund=exact - - ,=marker - -"),
+        ("hund la￭ uft ￭uft", "▁hund la uft ▁uft", "sentencepiece", RULES,
+         "▁hund=marker la=marker ▁uft=marker uft=marker"),
+        ("▁hund uft ,", "hund ￭hund ￭uft ￭,", "joiner", RULES, "hund=marker ￭uft=marker ￭,=marker"),
         # digits: a word with its digits comes first, a part of a word is no word
         ("1999 5 2.50 90s mp3", "#### 5 #.## ##s the", "none", RULES, "####=digits 5=exact #.##=digits ##s=digits -"),
         ("1999 5 MP3 90s", "0000 0 mp0 00", "none", RULES, "0000=digits 0=digits mp0=digits_casefold -"),
