@@ -89,7 +89,7 @@ class TextVectors(VectorReader):
         found = f"the header announces {counted(announced, 'row')}, but the file has {lines:,}"
         if lines < announced and (not rows.ends_line or not _are_few(announced - lines, announced)):
             raise VectorFileError(
-                f"{self.path}: {found}; it is cut short: download it again, or correct the header of a file that is whole"
+                f"{self.path}: {found}; it is cut short: download it again, or correct the header if it is not"
             )
         if self.strict:
             raise VectorFileError(f"{self.path}: {found}; correct the header, or do without strict")

@@ -76,7 +76,7 @@ def test_a_header_with_a_wrong_number_of_rows(tmp_path, caplog, announced):
         assert not caplog.text
         return
     assert f"the header announces {announced} row" in caplog.text
-    with pytest.raises(VectorFileError, match="announces .* has 100; correct the header, or do without strict"):
+    with pytest.raises(VectorFileError, match=r"announces .* has 100; correct the header, or do without strict"):
         strict.read()
     if announced > 100:
         with pytest.raises(VectorFileError, match="cut short"):
@@ -84,7 +84,7 @@ def test_a_header_with_a_wrong_number_of_rows(tmp_path, caplog, announced):
 
 
 @pytest.mark.parametrize(
-    ("announced", "broken", "said"), [(107, 0, "cut short: download it again, or correct"), (106, 3, "3 of 104 lines")]
+    ("announced", "broken", "said"), [(107, 0, "cut short: download it again, or correct"), (107, 3, "3 of 104 lines")]
 )
 def test_missing_rows_are_broken_lines(tmp_path, announced, broken, said):
     """Five of a hundred are a few, six are many."""
