@@ -8,6 +8,7 @@ import pytest
 from fairseq.data import Dictionary
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from source_files import SOURCES
 
 from embinit_fairseq.embeddings import Vectors
 from embinit_fairseq.errors import CheckpointError, CoverageError, DataError
@@ -323,6 +324,30 @@ def test_no_warning_without_counts(tmp_path, caplog):
     for counts, warned in (([1] * 30, False), (range(1, 31), True)):
         read(parse_source(str(tmp_path / "v.txt")), vocabulary(*(f"w{n}" for n in range(30)), counts=counts))
         assert ("LOW COVERAGE" in caplog.text) == warned
+
+
+@pytest.mark.parametrize("kind", ["txt", "huggingface", "fairseq"])
+def test_ids_of_subwords_are_no_words(tmp_path, kind):
+    """The numbers of word vectors are not GPT-2's or sentencepiece's ids; the symbols of a model with ids are."""
+    ids = [str(number) for number in range(300, 320)]
+
+    def vectors(name, first):
+        folder = tmp_path / name
+        folder.mkdir()
+        matrix = np.arange(2 * len(first + ids), dtype=np.float32).reshape(-1, 2)
+        if kind == "txt":
+            Vectors(first + ids, matrix).save(folder / "v.txt")
+            return folder / "v.txt"
+        return SOURCES[kind].make(folder, first + ids, matrix)
+
+    words = str(vectors("words", ["the", "of"]))
+    with pytest.raises(CoverageError, match=r"numbers \(300, .*output_format=piece.*npz"):
+        read(parse_source(words), vocabulary(*ids, "madeupword0000"))
+    assert read(parse_source(words), vocabulary("the", *ids)).coverage["found"] == 20
+    assert read(parse_source(words), vocabulary(*ids[:10])).coverage["found"] == 10  # of ten digits
+    if kind != "huggingface":
+        of_ids = str(vectors("ids", ["[MASK]", "<extra>"]))
+        assert read(parse_source(of_ids), vocabulary(*ids)).coverage["found"] == 20
 
 
 # ---- What the tools that made the vectors did to words
