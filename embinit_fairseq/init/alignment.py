@@ -21,7 +21,7 @@ from embinit_fairseq.init.report import coverage, describe
 from embinit_fairseq.init.strategies import Gap, Source
 from embinit_fairseq.vectors.open import SourceSpec, open_sources
 from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wanted
-from embinit_fairseq.vocab.dictionary import Vocabulary
+from embinit_fairseq.vocab.dictionary import Vocabulary, is_number
 from embinit_fairseq.vocab.matching import (
     DIGIT_WORDS,
     MASKS,
@@ -170,14 +170,29 @@ def read(
     Raises:
         VectorFileError, CheckpointError: if a file cannot be read.
         DimensionError: if the vectors have another D.
-        CoverageError: if a file has no word of the dictionary.
+        CoverageError: if a file has no word of the dictionary, or words and the dictionary ids of subwords.
         OptionError: if vectors of different dimensions are to be averaged, or words composed without subwords.
     """
     with named_by(flag):
-        reading = read_sources(open_sources(spec, dim, matching.strict, side), spec, vocabulary, matching)
+        readers = open_sources(spec, dim, matching.strict, side)
+        for reader in readers if vocabulary.has_ids else ():
+            _check_has_ids(reader, vocabulary)
+        reading = read_sources(readers, spec, vocabulary, matching)
         for path, part in zip(spec.paths, reading.parts):
             _check_coverage(path, part, vocabulary)
     return reading
+
+
+def _check_has_ids(reader: VectorReader, vocabulary: Vocabulary) -> None:
+    """Raise CoverageError if a file has words, whose numbers would be taken for the ids of a dictionary."""
+    words = [word for word in reader.first_words() if not is_number(word) and not word.startswith(("<", "["))]
+    if words:
+        ids = [vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular)[:3]]
+        raise CoverageError(
+            f"{reader.path}: the symbols of the dictionary are numbers ({', '.join(ids)}, ...), as ids of subwords are "
+            f"(GPT-2's, spm_encode --output_format=id), and this file has words ({', '.join(words[:3])}); preprocess "
+            "text in subwords (--output_format=piece), or give an .npz file whose words are the ids"
+        )
 
 
 def _check_coverage(path: str, part: Part, vocabulary: Vocabulary) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from io import BufferedReader
 from itertools import accumulate, compress
 from pathlib import Path
@@ -51,6 +51,8 @@ def mapped_rows(file: str | Path, offset: int, width: int, rows: np.ndarray) -> 
 BLOCK = 1 << 18
 #: bytes of a word; if there is no separator within them, the file has another format
 LONGEST_WORD = 1 << 16
+#: absolute values that weights have, if they are not zero
+_SMALLEST, _LARGEST = 1e-9, 1e3
 
 
 class RecordScan:
@@ -94,22 +96,54 @@ class RecordScan:
         self._pattern = re.compile(b"([^%b]*)%b.{%d}|.+" % (sign, sign, payload), re.DOTALL)
 
     def __iter__(self) -> Iterator[tuple[int, str, bytes]]:
-        number, step = 0, self._step
+        number, is_end = 0, False
         while number < self.count:
-            block = self._stream.read(BLOCK)
-            buffer = self.rest + block
+            buffer = self.rest
             words = self._split(buffer, self.count - number)
             if not words:
-                self._check_incomplete(buffer, number, is_end=not block)
-            # A word's payload begins after all words so far and the payloads before it.
-            lengths = list(accumulate(map(len, words)))
-            for index in self._candidates(words):
-                word = self._select(words[index], number + index)
-                if word is not None:
-                    begin = lengths[index] + index * step + 1
-                    yield number + index, word, buffer[begin : begin + step - 1]
-            number += len(words)
-            self.rest = buffer[sum(lengths[-1:]) + len(words) * step :]
+                self._check_incomplete(buffer, number, is_end)
+            if len(words) < min(2, self.count - number) and not is_end:
+                block = self._stream.read(BLOCK)
+                self.rest, is_end = buffer + block, not block
+                continue
+            if len(words) < self.count - number and not is_end:
+                words.pop()  # what follows it is not there yet
+            number += yield from self._records(buffer, words, number)
+
+    def _records(self, buffer: bytes, words: list[bytes], number: int) -> Generator[tuple[int, str, bytes], None, int]:
+        """Yield the wanted records, which `buffer` begins with; return how many records were read.
+
+        They end after a word with spaces, since the records after it begin elsewhere.
+        """
+        # A word's payload begins after all words so far and the payloads before it.
+        lengths = list(accumulate(map(len, words)))
+        for index in self._candidates(words):
+            begin = lengths[index] + index * self._step + 1
+            more = self._rest_of_word(buffer, begin)
+            word = self._select(buffer[begin - 1 - len(words[index]) : begin + more - 1], number + index)
+            end = begin + more + self._step - 1
+            if word is not None:
+                yield number + index, word, buffer[begin + more : end]
+            if more:
+                self.rest = buffer[end:]
+                return index + 1
+        self.rest = buffer[sum(lengths[-1:]) + len(words) * self._step :]
+        return len(words)
+
+    def _rest_of_word(self, buffer: bytes, begin: int) -> int:
+        """Return how many bytes after a word's first space belong to the word and the space at its end (`new york`).
+
+        word2vec's format has no words with spaces, but other programs write them. Numbers that are read from the wrong
+        byte do not have the size of weights.
+        """
+        size = self._step - 1
+        end = buffer.find(b" ", begin, begin + size) if self._separator == b" " else -1
+        while end >= 0 and _is_text(buffer[begin:end]):
+            before, after = (_are_weights(buffer[at : at + size], size) for at in (begin, end + 1))
+            if after and not before:
+                return end + 1 - begin
+            end = buffer.find(b" ", end + 1, begin + size)
+        return 0
 
     def _split(self, buffer: bytes, most: int) -> list[bytes]:
         """Return the words of the complete records that `buffer` begins with: the hot loop, in C."""
@@ -165,6 +199,21 @@ class RecordScan:
             )
         self.broken += 1
         return None
+
+
+def _is_text(raw: bytes) -> bool:
+    """Return True for text with a letter or a digit."""
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return text.isprintable() and any(map(str.isalnum, text))
+
+
+def _are_weights(vector: bytes, size: int) -> bool:
+    """Return True for `size` bytes of float32 numbers of the size that weights have."""
+    numbers = np.abs(np.frombuffer(vector[: len(vector) // 4 * 4], "<f4"))
+    return len(vector) == size and bool(((numbers == 0) | ((numbers > _SMALLEST) & (numbers < _LARGEST))).all())
 
 
 def _keys(wanted: Wanted) -> frozenset[bytes] | frozenset[str]:

@@ -6,8 +6,10 @@ that the task appends: `<mask>`, language tags. Letters: V rows that were read, 
 
 from __future__ import annotations
 
+import itertools
 from argparse import Namespace
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +17,15 @@ import numpy as np
 
 from embinit_fairseq.errors import CheckpointError, OptionError
 from embinit_fairseq.vectors.other_tools import state_of_other_tool
-from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wanted, check_dimension, check_finite
+from embinit_fairseq.vectors.table import (
+    FIRST_ROWS,
+    Origin,
+    VectorReader,
+    VectorTable,
+    Wanted,
+    check_dimension,
+    check_finite,
+)
 from embinit_fairseq.vectors.torch_file import TorchMatrix, load_safely, matrices
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, is_filler, read_dictionary
 
@@ -205,12 +215,21 @@ class FairseqCheckpoint(VectorReader):
             f"{', '.join(largest) or 'none'}; write the one you mean to an .npz file with words and matrix"
         )
 
-    def read(self, wanted: Wanted | None = None) -> VectorTable:
-        """Return the rows of the wanted symbols (None: all of dict.txt), ordered by row; special rows by role."""
+    @cached_property
+    def _symbols(self) -> FairseqRows:
+        """The symbols of dict.txt, read when they are first needed."""
         try:
-            rows = read_rows(self.dictionary, self.rows, self._task)
+            return read_rows(self.dictionary, self.rows, self._task)
         except CheckpointError as error:
             raise CheckpointError(f"{self.path}: {self.table}: {error}") from error
+
+    def first_words(self) -> list[str]:
+        """Return the words of the first rows."""
+        return list(itertools.islice(self._symbols.words, FIRST_ROWS))
+
+    def read(self, wanted: Wanted | None = None) -> VectorTable:
+        """Return the rows of the wanted symbols (None: all of dict.txt), ordered by row; special rows by role."""
+        rows = self._symbols
         chosen = sorted((row, word) for word, row in rows.words.items() if wanted is None or word in wanted)
         words, roles = [word for _, word in chosen], list(rows.specials)
         places = [row for row, _ in chosen] + [*rows.specials.values()]

@@ -16,7 +16,15 @@ from embinit_fairseq.errors import VectorFileError
 from embinit_fairseq.vectors.hf_vocab import Vocabulary, read_optional_json, read_vocabulary
 from embinit_fairseq.vectors.hf_weights import find_embedding, has_weights
 from embinit_fairseq.vectors.other_tools import folder_of_other_tool
-from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wanted, check_dimension, check_finite
+from embinit_fairseq.vectors.table import (
+    FIRST_ROWS,
+    Origin,
+    VectorReader,
+    VectorTable,
+    Wanted,
+    check_dimension,
+    check_finite,
+)
 from embinit_fairseq.vocab.matching import Spelling
 
 #: part of a character: not text, but a dictionary may have the same part
@@ -61,6 +69,10 @@ class HuggingFaceDirectory(VectorReader):
     def vocabulary(self) -> Vocabulary:
         """The tokens and their rows, read when they are first needed."""
         return read_vocabulary(self._directory, self.rows, self.embedding.side)
+
+    def first_words(self) -> list[str]:
+        """Return the words of the first rows."""
+        return [word for _, word in self.vocabulary.words()[:FIRST_ROWS]]
 
     @property
     def spelling(self) -> Spelling:

@@ -90,7 +90,7 @@ class VectorReader:
     dim: int
 
     def first_words(self) -> list[str]:
-        """Return the words of a few rows, for formats whose words may have labels."""
+        """Return the words of the first rows: they show what kind of words all are."""
         return []
 
     @property

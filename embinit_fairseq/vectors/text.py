@@ -26,6 +26,11 @@ logger = logging.getLogger(__name__)
 TOLERATED_SHARE, FEW_LINES, FEW_SHARE = 0.01, 10, 0.05
 
 
+def _are_few(broken: int, lines: int) -> bool:
+    """Return True if so many broken lines are ignored."""
+    return broken <= TOLERATED_SHARE * lines or (broken <= FEW_LINES and broken <= FEW_SHARE * lines)
+
+
 class TextVectors(VectorReader):
     """One text file.
 
@@ -59,34 +64,45 @@ class TextVectors(VectorReader):
         """Parse the wanted rows (None: all). Memory grows with the result, plus one batch.
 
         Raises:
-            VectorFileError: if the file is cut short, has a wanted row with NaN or infinity, has fewer rows than its
-                header says, or has more than a few broken lines (strict: any).
+            VectorFileError: if the file is cut short, has a wanted row with NaN or infinity, or has more than a few
+                lines that are broken or missing (strict: any).
         """
         rows = RowCollector(self.path, self._head, wanted, self.strict)
         has_header = self._head.rows is not None
         with open_bytes(self.path) as stream:
             first = stream.readline().removeprefix(BOM)
             words, matrix = rows.read(stream if has_header else itertools.chain([first], stream), 1 + has_header)
-        self._check_lines(rows)
-        lines, duplicates, broken = rows.lines - rows.broken, rows.duplicates, rows.broken
+        missing = self._check_rows(rows)
+        self._check_lines(rows, missing)
+        lines, duplicates, broken = rows.lines - rows.broken, rows.duplicates, rows.broken + missing
         origin = Origin(self.path, self.format, lines, self.dim, duplicates=duplicates, broken_lines=broken)
         return VectorTable(words, matrix, origin)
 
-    def _check_lines(self, rows: RowCollector) -> None:
-        """Raise VectorFileError if lines are missing or too many are broken; log the broken ones."""
-        announced, lines, broken = self._head.rows, rows.lines, rows.broken
-        if announced is not None and lines < announced:
+    def _check_rows(self, rows: RowCollector) -> int:
+        """Return how many rows the header announces that the file has not; raise VectorFileError if it is cut short.
+
+        Headers of public files are wrong by a few rows (fastText's wiki-news has one row less).
+        """
+        announced, lines = self._head.rows, rows.lines
+        if announced is None or announced == lines:
+            return 0
+        found = f"the header announces {counted(announced, 'row')}, but the file has {lines:,}"
+        if lines < announced and (not rows.ends_line or not _are_few(announced - lines, announced)):
             raise VectorFileError(
-                f"{self.path}: the header announces {counted(announced, 'row')}, but the file has {lines:,}; it is cut "
-                "short: download it again"
+                f"{self.path}: {found}; it is cut short: download it again, or correct the header if it is not"
             )
-        if announced is not None and lines > announced:
-            logger.warning("%s: the header announces %s, read %d", self.path, counted(announced, "row"), lines)
+        if self.strict:
+            raise VectorFileError(f"{self.path}: {found}; correct the header, or do without strict")
+        logger.warning("%s: %s; its rows are used", self.path, found)
+        return max(0, announced - lines)
+
+    def _check_lines(self, rows: RowCollector, missing: int) -> None:
+        """Raise VectorFileError if too many lines are broken, missing ones included; log the broken ones."""
+        lines, broken = rows.lines, rows.broken
         if not broken:
             return
         named = f"line{'s' * (broken > 1)} {rows.named_broken()}"
-        few = broken <= FEW_LINES and broken <= FEW_SHARE * lines
-        if broken > TOLERATED_SHARE * lines and not few:
+        if not _are_few(broken + missing, lines):
             raise VectorFileError(
                 f"{self.path}:{rows.first_broken[0][0]}: {broken} of {counted(lines, 'line')} are not a word with "
                 f"{self.dim} numbers: {named}; repair or delete them (all of a file in Latin-1: iconv -f latin1 -t "

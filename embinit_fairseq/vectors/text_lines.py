@@ -142,7 +142,8 @@ class RowCollector:
     """Keep the first row of each wanted word, in the file's order.
 
     Valid after `read`: `lines`, their number without blank ones; `broken`, how many of them are not a word with D
-    numbers; `first_broken`, (line number, reason) of a few; `duplicates`, later rows of words that have one.
+    numbers; `first_broken`, (line number, reason) of a few; `duplicates`, later rows of words that have one;
+    `ends_line`, whether the last line has its line break.
     """
 
     def __init__(self, path: str, head: TextHead, wanted: Wanted | None, strict: bool) -> None:
@@ -150,6 +151,7 @@ class RowCollector:
         self.broken = 0
         self.first_broken: list[tuple[int, str]] = []
         self.duplicates = 0
+        self.ends_line = False
         self._path = path
         self._dim = head.dim
         self._separator = head.separator
@@ -196,7 +198,8 @@ class RowCollector:
     def _check_last(self, number: int, line: bytes) -> None:
         """Raise VectorFileError if the last line that is not blank shows that the file was cut short."""
         values = fields(line)
-        if len(values) <= self._dim or (not line.endswith(b"\n") and parse_number(values[-1]) is None):
+        self.ends_line = line.endswith(b"\n")
+        if len(values) <= self._dim or (not self.ends_line and parse_number(values[-1]) is None):
             raise VectorFileError(
                 f"{self._path}:{number}: the last line has no {self._dim} numbers: the file is cut short; download it "
                 "again"

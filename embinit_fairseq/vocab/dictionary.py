@@ -19,6 +19,8 @@ from embinit_fairseq.io import PathLike, read_lines
 #: the first rows of fairseq's Dictionary -> their roles
 SPECIAL_SYMBOLS = {"<s>": "bos", "<pad>": "pad", "</s>": "eos", "<unk>": "unk"}
 _FILLER = re.compile(r"madeupword\d{4,}$")
+#: more symbols are not the ten digits
+_DIGITS = 10
 #: largest count that an int64 holds
 _LARGEST = 2**63 - 1
 
@@ -55,9 +57,20 @@ class Vocabulary:
         return len(counts) > 0 and bool(0 <= counts.min() < counts.max() or len(counts) == 1 <= counts[0])
 
     @property
+    def has_ids(self) -> bool:
+        """Whether all symbols are numbers: of GPT-2's subwords (RoBERTa, BART), of units of speech."""
+        symbols = [self.symbols[row] for row in np.flatnonzero(self.regular)]
+        return len(symbols) > _DIGITS and all(map(is_number, symbols))
+
+    @property
     def pad_row(self) -> int | None:
         """The row of `<pad>`, which is zero; None if there is none."""
         return next((row for row, role in self.roles.items() if role == "pad"), None)
+
+
+def is_number(symbol: str) -> bool:
+    """Return True for an integer in decimal digits."""
+    return symbol.isascii() and symbol.isdigit()
 
 
 def is_filler(symbol: str) -> bool:

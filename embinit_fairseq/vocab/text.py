@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterable, Mapping
 
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.io import read_lines
-from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, SUFFIX, detect_style
+from embinit_fairseq.vocab.tokens import AFTER, BEFORE, CONTINUES, PREFIX, detect_style, has_marker
 
 #: step of `embinit score --detokenize` -> the mark of subwords in a line of text; a lone `@@` is not one (`@@ -1,3 @@`)
 _MARKS = {"bpe": re.compile(rf"\S{CONTINUES}(?=\s|$)"), "sentencepiece": re.compile(PREFIX["sentencepiece"])}
 #: subword style -> description of its text
-_NAMES = {"none": "whole words", **{style: f"subwords with {mark}" for style, mark in (PREFIX | SUFFIX).items()}}
+_NAMES = {"none": "whole words", **{style: f"subwords with {mark}" for style, mark in (BEFORE | AFTER).items()}}
 #: share of a text's lines that may have a mark although the text is not segmented
 MOST_MARKED = 0.02
 #: share of a text's tokens that its dictionary has at least
@@ -77,8 +77,5 @@ def _text_style(counts: Mapping[str, int], symbols: Collection[str]) -> str:
     missing = sum(count for token, count in counts.items() if len(token) > 1 and token not in symbols)
     if style == "none":
         return by_itself if missing and by_itself in ("subword_nmt", "sentencepiece") else style
-    if style in SUFFIX:
-        marked = sum(count for token, count in counts.items() if token.endswith(SUFFIX[style]))
-    else:
-        marked = sum(count for token, count in counts.items() if token.startswith(PREFIX[style]))
+    marked = sum(count for token, count in counts.items() if has_marker(token, style))
     return style if marked >= missing else by_itself

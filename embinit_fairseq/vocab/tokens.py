@@ -5,9 +5,11 @@
 | none          | `foo`              | -           | words: GloVe, word2vec, ...                      |
 | subword_nmt   | `foo@@` / `foo`    | same        | subword-nmt: `@@` = the word continues           |
 | end_of_word   | `foo` / `foo</w>`  | same        | HerBERT, XLM, FlauBERT, CLIP: `</w>` = it ends   |
+| space_after   | `foo` / `foo▁`     | same        | sentencepiece's treat_whitespace_as_suffix       |
 | sentencepiece | `▁foo`             | `foo`       | T5, mT5, XLM-R, BPEmb                            |
 | wordpiece     | `foo`              | `##foo`     | BERT, mBERT                                      |
 | bytelevel     | `Ġfoo`             | `foo`       | GPT-2, RoBERTa; letters beyond ASCII as bytes    |
+| joiner        | `foo` / `foo￭`     | `￭foo`, `￭foo￭` | OpenNMT's tokenizer: `￭` = no space here     |
 """
 
 from __future__ import annotations
@@ -21,9 +23,13 @@ from dataclasses import dataclass, field, replace
 PREFIX = {"sentencepiece": "▁", "bytelevel": "Ġ", "wordpiece": "##"}
 #: subword-nmt: suffix of subwords that do not end their word
 CONTINUES = "@@"
-#: suffix of subwords: subword-nmt's that do not end their word, end_of_word's that do
-SUFFIX = {"subword_nmt": CONTINUES, "end_of_word": "</w>"}
-STYLES = ("none", *SUFFIX, *PREFIX)
+#: suffix of subwords: subword-nmt's that do not end their word, the others' that do
+SUFFIX = {"subword_nmt": CONTINUES, "end_of_word": "</w>", "space_after": "▁"}
+#: joiner: at each end of a token that is not an end of its word
+JOINER = "￭"
+STYLES = ("none", *SUFFIX, *PREFIX, "joiner")
+#: style -> what its marked symbols begin with, end with
+BEFORE, AFTER = PREFIX | {"joiner": JOINER}, SUFFIX | {"joiner": JOINER}
 #: A style is recognised if at least this share of the symbols has its marker: stray `▁` or `##/##` in word lists are
 #: fewer, the markers of segmenters are far more.
 _SHARE = 0.02
@@ -65,13 +71,14 @@ def detect_style(symbols: Iterable[str]) -> str:
     """Return the marker style of a list of symbols, "none" for plain words."""
     symbols = list(symbols)
     seen = dict.fromkeys(STYLES, 0)
-    prefixes, suffixes = tuple(PREFIX.values()), tuple(SUFFIX.values())
+    prefixes, suffixes = tuple(BEFORE.values()), tuple(AFTER.values())
     for symbol in symbols:
-        if symbol.startswith(prefixes) or symbol.endswith(suffixes):
-            for style, prefix in PREFIX.items():
-                seen[style] += symbol.startswith(prefix) and symbol != prefix
-            for style, suffix in SUFFIX.items():
-                seen[style] += symbol.endswith(suffix) and symbol != suffix
+        begins, ends = symbol.startswith(prefixes), symbol.endswith(suffixes)
+        if begins or ends:
+            for style, mark in BEFORE.items() if begins else ():
+                seen[style] += symbol.startswith(mark) and symbol != mark
+            for style, mark in AFTER.items() if ends else ():
+                seen[style] += symbol.endswith(mark) and symbol != mark
             seen["none"] += bool(_MASKED_DIGITS.match(symbol))
         elif _is_bytes(symbol):  # Chinese has no spaces
             seen["bytelevel"] += 1
@@ -79,16 +86,27 @@ def detect_style(symbols: Iterable[str]) -> str:
         seen["wordpiece"] = 0
     best = max(seen, key=lambda style: seen[style])
     total = len(symbols)
-    if best == "sentencepiece" and _SHARE_OF_ALL * total <= seen[best] < _SHARE * total:
+    if best in ("sentencepiece", "space_after") and _SHARE_OF_ALL * total <= seen[best] < _SHARE * total:
         total = sum(not _WITHOUT_SPACES.search(symbol) for symbol in symbols)
     return best if seen[best] >= max(1, _SHARE * total) else "none"
 
 
+def has_marker(symbol: str, style: str) -> bool:
+    """Return True if a symbol has text and the marker of a style."""
+    before, after = BEFORE.get(style), AFTER.get(style)
+    marked = (before and symbol.startswith(before)) or (after and symbol.endswith(after))
+    return bool(marked) and symbol not in (before, after)
+
+
 def parse(symbol: str, style: str) -> Token:
     """Read a symbol as its segmenter means it; byte-level ones as `as_text` returns them."""
+    if style == "joiner" and (text := symbol.strip(JOINER)):
+        # without a joiner, the neighbour may have it: `la￭ uft`, `la ￭uft`
+        initial, final = (False if has_joiner else None for has_joiner in (symbol[0] == JOINER, symbol[-1] == JOINER))
+        return _opened(Token(text, initial, final, symbol.replace(text, " ", 1).rstrip(" ")))
     if style in SUFFIX:
         end = SUFFIX[style] if symbol.endswith(SUFFIX[style]) and len(symbol) > len(SUFFIX[style]) else ""
-        return Token(symbol.removesuffix(end), None, bool(end) == (style == "end_of_word"), end)
+        return Token(symbol.removesuffix(end), None, bool(end) != (style == "subword_nmt"), end and f" {end}")
     if style not in PREFIX:
         return Token(symbol, True, True)
     is_marked = symbol.startswith(PREFIX[style]) and symbol != PREFIX["wordpiece"]
@@ -111,6 +129,9 @@ def spell(token: Token, style: str) -> list[str]:
         if style == "subword_nmt":
             ends, continues = continues, ends
         return [ends] if token.final else [continues] if token.final is False else [ends, continues]
+    if style == "joiner":
+        joiners = {None: ("", JOINER), True: ("",), False: (JOINER, "")}
+        return [f"{before}{surface}{after}" for before in joiners[token.initial] for after in joiners[token.final]]
     if style == "none":
         return [surface] if token.initial is not False and token.final is not False else []
     marked = PREFIX[style] + surface

@@ -8,6 +8,7 @@ import pytest
 from fairseq.data import Dictionary
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from source_files import SOURCES
 
 from embinit_fairseq.embeddings import Vectors
 from embinit_fairseq.errors import CheckpointError, CoverageError, DataError
@@ -114,6 +115,15 @@ PLAIN = "'s \" & | < > [ ] at&t n't"
         ("cat##", "cat", "wordpiece", RULES, "-"),
         ("cat@@ cat", "cat cat</w>", "end_of_word", RULES, "cat=marker cat</w>=marker"),
         ("cat ##ing the", "cat cat</w> ing", "auto", RULES, "cat</w>=marker ing=marker -"),
+        # a mark after the word: what has none goes on, as with `@@`
+        ("hund▁ la uft▁ ,▁ .", "hund la uft , .", "none", RULES, "hund=marker - uft=marker ,=marker .=exact"),
+        ("hund▁ la Uft▁", "▁hund la▁ ▁la uft", "sentencepiece", RULES, "▁hund=marker ▁la=marker uft=marker_casefold"),
+        ("hund la@@ x", "hund la▁ la hund▁", "space_after", RULES, "hund▁=marker la=marker -"),
+        # OpenNMT's joiner, at either of two neighbours
+        ("hund la￭ ￭uft ￭, x￭ ￭en￭", "hund la uft , x en", "none", RULES, "hund=exact - - ,=marker - -"),
+        ("hund la￭ uft ￭uft", "▁hund la uft ▁uft", "sentencepiece", RULES,
+         "▁hund=marker la=marker ▁uft=marker uft=marker"),
+        ("▁hund uft ,", "hund ￭hund ￭uft ￭,", "joiner", RULES, "hund=marker ￭uft=marker ￭,=marker"),
         # digits: a word with its digits comes first, a part of a word is no word
         ("1999 5 2.50 90s mp3", "#### 5 #.## ##s the", "none", RULES, "####=digits 5=exact #.##=digits ##s=digits -"),
         ("1999 5 MP3 90s", "0000 0 mp0 00", "none", RULES, "0000=digits 0=digits mp0=digits_casefold -"),
@@ -314,6 +324,30 @@ def test_no_warning_without_counts(tmp_path, caplog):
     for counts, warned in (([1] * 30, False), (range(1, 31), True)):
         read(parse_source(str(tmp_path / "v.txt")), vocabulary(*(f"w{n}" for n in range(30)), counts=counts))
         assert ("LOW COVERAGE" in caplog.text) == warned
+
+
+@pytest.mark.parametrize("kind", ["txt", "huggingface", "fairseq"])
+def test_ids_of_subwords_are_no_words(tmp_path, kind):
+    """The numbers of word vectors are not GPT-2's or sentencepiece's ids; the symbols of a model with ids are."""
+    ids = [str(number) for number in range(300, 320)]
+
+    def vectors(name, first):
+        folder = tmp_path / name
+        folder.mkdir()
+        matrix = np.arange(2 * len(first + ids), dtype=np.float32).reshape(-1, 2)
+        if kind == "txt":
+            Vectors(first + ids, matrix).save(folder / "v.txt")
+            return folder / "v.txt"
+        return SOURCES[kind].make(folder, first + ids, matrix)
+
+    words = str(vectors("words", ["the", "of"]))
+    with pytest.raises(CoverageError, match=r"numbers \(300, .*output_format=piece.*npz"):
+        read(parse_source(words), vocabulary(*ids, "madeupword0000"))
+    assert read(parse_source(words), vocabulary("the", *ids)).coverage["found"] == 20
+    assert read(parse_source(words), vocabulary(*ids[:10])).coverage["found"] == 10  # of ten digits
+    if kind != "huggingface":
+        of_ids = str(vectors("ids", ["[MASK]", "<extra>"]))
+        assert read(parse_source(of_ids), vocabulary(*ids)).coverage["found"] == 20
 
 
 # ---- What the tools that made the vectors did to words

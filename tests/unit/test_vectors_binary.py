@@ -10,7 +10,8 @@ from source_files import fasttext, numbers, word2vec, write
 
 from embinit_fairseq.errors import OptionError, VectorFileError
 from embinit_fairseq.vectors.fasttext import FastTextBinary, ngram_buckets
-from embinit_fairseq.vectors.open import recognise
+from embinit_fairseq.vectors.open import open_vectors, recognise
+from embinit_fairseq.vectors.table import Wanted
 
 # ---- fastText
 
@@ -88,6 +89,24 @@ def test_words_and_unknown_words_by_hand(tmp_path, monkeypatch, chunk):
 )  # fmt: skip
 def test_binaries_and_texts_of_numbers_are_told_apart(tmp_path, content, format):
     assert recognise(write(tmp_path / "v.any", content)) == format
+
+
+@pytest.mark.parametrize("newline", [b"", b"\n"])
+@pytest.mark.parametrize("block", [16, 1 << 18])
+def test_words_with_spaces(tmp_path, monkeypatch, newline, block):
+    """gensim writes them into word2vec's binary: no row may begin within the word, and no row after it be lost."""
+    monkeypatch.setattr("embinit_fairseq.vectors.binary.BLOCK", block)
+    words = ["a", "new york", "b", "vitamin C", "c", "the end", "rio de janeiro", "d", "e 7", "são tomé", "e", "f g"]
+    words = words[: 11 if block == 16 else 12]  # what follows the last row is not read in parts
+    matrix = numbers(len(words), 20)
+    matrix[:, -3:] = np.frombuffer(b"  \x20\x3e" * 3, "<f4")  # whose bytes are spaces, too
+    reader = open_vectors(write(tmp_path / "v.bin", word2vec(words, matrix, newline)))
+    asked = {"a", "b", "c", "d", "e", "new", "vitamin", "the", "rio", "são", "f"}
+    for wanted in (None, Wanted.words(asked), Wanted(folded=frozenset(asked))):
+        table = reader.read(wanted)
+        assert table.words == (words if wanted is None else list("abcde"))
+        np.testing.assert_array_equal(table.matrix, matrix[[words.index(word) for word in table.words]])
+        assert table.origin.broken_lines == 0
 
 
 @pytest.mark.parametrize("options", [{"version": 11, "model": 3}, {"maxn": 0, "bucket": 0}, {"bucket": 0}])

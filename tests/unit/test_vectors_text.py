@@ -62,9 +62,35 @@ def test_a_number_at_the_end_of_every_word_is_told_by_the_expected_width(tmp_pat
     assert open_vectors(path, dim=2).read().words == ["page 1", "page 2", "a"]
 
 
-def test_more_rows_than_the_header_announces_are_read_with_a_warning(tmp_path, caplog):
-    assert open_vectors(write(tmp_path / "v.txt", "1 2\na 1 2\nb 3 4\n")).read().words == ["a", "b"]
-    assert "announces 1 row, read 2" in caplog.text
+@pytest.mark.parametrize("announced", [1, 100, 101, 102])
+def test_a_header_with_a_wrong_number_of_rows(tmp_path, caplog, announced):
+    """As wiki-news-300d-1M-subword.vec has one; a file that does not end with its line is cut short all the same."""
+    lines = "".join(f"w{row} {row} 2\n" for row in range(100))
+    reader = open_vectors(path := write(tmp_path / "v.txt", f"{announced} 2\n{lines}"))
+    for wanted in (None, Wanted.words(["w7", "w99"])):
+        table = reader.read(wanted)
+        assert table.matrix[-1].tolist() == [99, 2]
+        assert (table.origin.rows, table.origin.broken_lines) == (100, max(0, announced - 100))
+    strict = open_vectors(path, strict=True)
+    if announced == 100:
+        assert not caplog.text
+        return
+    assert f"the header announces {announced} row" in caplog.text
+    with pytest.raises(VectorFileError, match=r"announces .* has 100; correct the header, or do without strict"):
+        strict.read()
+    if announced > 100:
+        with pytest.raises(VectorFileError, match="cut short"):
+            open_vectors(write(tmp_path / "cut.txt", f"{announced} 2\n{lines[:-1]}")).read()
+
+
+@pytest.mark.parametrize(
+    ("announced", "broken", "said"), [(107, 0, "cut short: download it again, or correct"), (107, 3, "3 of 104 lines")]
+)
+def test_missing_rows_are_broken_lines(tmp_path, announced, broken, said):
+    """Five of a hundred are a few, six are many."""
+    lines = "".join(f"w{row} 1 2\n" for row in range(101))
+    with pytest.raises(VectorFileError, match=said):
+        open_vectors(write(tmp_path / "v.txt", f"{announced} 2\n" + "x 1\n" * broken + lines)).read()
 
 
 def test_words_of_another_encoding_are_broken_lines(tmp_path):

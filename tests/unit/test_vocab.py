@@ -16,7 +16,7 @@ from embinit_fairseq.vocab.tokens import (
 )
 
 
-@pytest.mark.parametrize("marker", ["▁", "Ġ", "##", "@@", "</w>"])
+@pytest.mark.parametrize("marker", ["▁", "Ġ", "##", "@@", "</w>", "￭"])
 def test_a_marker_alone_is_no_sign_of_a_style(marker: str) -> None:
     assert detect_style([marker, "go", "house"]) == "none"
 
@@ -40,7 +40,7 @@ def test_styles_are_recognised() -> None:
     words = [f"w{i}" for i in range(200)]
     assert detect_style(["the", "house", "##/##", *words]) == detect_style([]) == "none"
     pieces = {"subword_nmt": "hou@@ se", "sentencepiece": "▁hou se", "wordpiece": "hou ##se", "bytelevel": "Ġhou se"}
-    pieces["end_of_word"] = "hou se</w>"
+    pieces |= {"end_of_word": "hou se</w>", "space_after": "hou se▁ ,▁ ▁x", "joiner": "hou￭ se ￭,"}
     for style, spelled in pieces.items():
         assert detect_style(spelled.split()) == style
     # stray markers in word lists are fewer than one in fifty
@@ -54,6 +54,7 @@ def test_styles_are_recognised() -> None:
         == detect_style([*(f"▁{sign}" for sign in chinese[:6]), *chinese, *words * 5])
         == "none"
     )
+    assert detect_style([*(f"{sign}▁" for sign in chinese[:6]), *chinese]) == "space_after"
     # a list with masked digits has years
     assert detect_style(["####", *(f"##{end}" for end in ("s", "th", "rd", "mm", ",###")), "the"]) == "none"
 
@@ -92,6 +93,8 @@ DICTIONARIES = {
     "sentencepiece": ("▁the ▁sm all ▁hou se".split(), "▁sm all ▁hou se ?"),
     "wordpiece": ("the sm ##all hou ##se".split(), "sm ##all hou ##se ?"),
     "bytelevel": ("Ġthe Ġsm all Ġhou se".split(), "Ġsm all Ġhou se ?"),
+    "space_after": ("the▁ sm all▁ hou se▁".split(), "sm all▁ hou se▁ ?"),
+    "joiner": ("the sm￭ all hou ￭se".split(), "sm￭ all hou ￭se ?"),
 }
 
 
