@@ -185,7 +185,7 @@ def read(
 
 def _check_has_ids(reader: VectorReader, vocabulary: Vocabulary) -> None:
     """Raise CoverageError if a file has words, whose numbers would be taken for the ids of a dictionary."""
-    words = [word for word in reader.first_words() if not is_number(word) and not word.startswith(("<", "["))]
+    words = [word for word in reader.first_words() if not is_number(word) and word[:1] not in ("", "<", "[")]
     if words:
         ids = [vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular)[:3]]
         raise CoverageError(

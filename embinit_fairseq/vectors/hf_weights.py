@@ -29,6 +29,9 @@ WEIGHT_FILES = (
     "pytorch_model.bin.index.json",
 )
 
+#: folders in a folder in which a model is looked for, for messages: `snapshots/0123abcd` of the hub's cache
+_DEPTHS = ("*/", "*/*/", "*/*/*/")
+
 #: The module that holds the input embedding: word_embeddings (BERT), shared (T5), wte (GPT-2), embed_tokens (Llama),
 #: embed_in (GPT-NeoX), tok_embeddings (ModernBERT), token_embedding (CLIP), tokens_embed (GPT), embeddings (XLM).
 #: Models of pictures and text have others, which are not meant: of the vision model, of InstructBLIP's qformer.
@@ -108,6 +111,12 @@ def find_embedding(directory: Path, config: Mapping[str, Any], side: str) -> Emb
     """
     weights = next((directory / name for name in WEIGHT_FILES if (directory / name).is_file()), None)
     if weights is None:
+        within = [
+            str(file.parent) for depth in _DEPTHS for name in WEIGHT_FILES for file in directory.glob(depth + name)
+        ]
+        if within:
+            named = " or ".join(sorted(within)[:3])
+            raise VectorFileError(f"{directory}: not the folder of a model, but one with models in it; give {named}")
         raise VectorFileError(
             f"{directory}: not a Hugging Face model directory: none of {', '.join(WEIGHT_FILES)} is there; save the "
             "model with save_pretrained() (TensorFlow and Flax weights are not read) and name that directory"

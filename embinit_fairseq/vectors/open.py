@@ -89,12 +89,21 @@ def open_vectors(
     """
     path = os.fspath(path)
     if not os.path.isdir(path) or format not in (None, "huggingface"):
-        check_is_file(split_member(path)[0], error=VectorFileError)
+        check_is_file(split_member(path)[0], error=VectorFileError, remedy=_remedy_of_missing(path))
     format = format or recognise(path)
     if format not in FORMATS:
         raise OptionError(f"format {format}: no such format; there are: {', '.join(FORMATS)}")
     sides = {"side": side} if FORMATS[format].has_sides else {}
     return FORMATS[format].reader(path, dim, strict, **sides)
+
+
+def _remedy_of_missing(path: str) -> str:
+    """Return what to do about a missing file; hydra changes into a folder of its own, models have names on a hub."""
+    if os.path.isabs(path):
+        return "check the path"
+    is_name = not os.path.splitext(path)[1]
+    hub = "; if it is a name on the Hugging Face hub, download the model and give its folder" if is_name else ""
+    return f"check the path from {os.getcwd()}, or give an absolute one{hub}"
 
 
 def recognise(path: str) -> str:

@@ -95,6 +95,11 @@ _COMPILED = tuple((re.compile(pattern), found, remedy) for pattern, found, remed
 #: a file in a folder -> what the folder is, what to do
 _SPACY = "k = [*v.vectors.keys()]", "[v.strings[i] for i in k]", "[v.vectors[i] for i in k]"
 _FOLDERS: tuple[tuple[str, str, str], ...] = (
+    (
+        "adapter_config.json",
+        "an adapter (PEFT), which has no embedding matrix",
+        "give the folder of its base_model_name_or_path, or merge them: merge_and_unload().save_pretrained()",
+    ),
     ("checkpoint*.pt", "a folder of fairseq checkpoints", "name one of them, such as P/checkpoint_best.pt"),
     ("vocab/key2row", "a model of spaCy", _line(f"v = spacy.load(P).vocab; {_SPACY[0]}", *_SPACY[1:], package="spacy")),
     (
@@ -233,7 +238,13 @@ def text_of_other_tool(lines: list[bytes]) -> str | None:
         )
     if all(map(_INTEGER.fullmatch, itertools.chain(first, *body))):
         return "numbers of symbols or of labels, and no words; give word vectors"
-    if body and all(_DECIMAL.fullmatch(line[0]) for line in (first, *body)):
+    starts = [line[0] for line in (first, *body)]
+    decimals = sum(map(bool, map(_DECIMAL.fullmatch, starts)))
+    if (
+        body
+        and 2 * decimals > len(starts)
+        and all(_DECIMAL.fullmatch(start) or _INTEGER.fullmatch(start) for start in starts)
+    ):
         return (
             "numbers without words, as TensorFlow's projector and numpy.savetxt write; give the words, too: "
             "paste WORDS FILE > NEW"

@@ -343,7 +343,7 @@ def test_ids_of_subwords_are_no_words(tmp_path, kind):
     words = str(vectors("words", ["the", "of"]))
     with pytest.raises(CoverageError, match=r"numbers \(300, .*output_format=piece.*npz"):
         read(parse_source(words), vocabulary(*ids, "madeupword0000"))
-    assert read(parse_source(words), vocabulary("the", *ids)).coverage["found"] == 20
+    assert read(parse_source(words), vocabulary("the", *ids)).coverage["found"] == 21
     assert read(parse_source(words), vocabulary(*ids[:10])).coverage["found"] == 10  # of ten digits
     if kind != "huggingface":
         of_ids = str(vectors("ids", ["[MASK]", "<extra>"]))

@@ -117,6 +117,13 @@ def test_what_is_missing_or_no_file(tmp_path):
     }.items():
         with pytest.raises(VectorFileError, match=message):
             open_vectors(str(tmp_path / name))
+    for name, said in (
+        ("v.txt", "v.txt: .*absolute one$"),
+        ("org/bert-base", "hub, download"),
+    ):  # hydra changes the folder
+        with pytest.raises(VectorFileError, match=said) as error:
+            open_vectors(name)
+        assert os.getcwd() in str(error.value)
     with pytest.raises(OptionError, match=f"format glvoe.*{', '.join(FORMATS)}"):
         open_vectors(path, format="glvoe")
 
@@ -174,6 +181,7 @@ REFUSED = [
         for s in (b" ", b"\t")
     ),
     (None, b"0.1\t0.2\t0.3\n-1e-3\t0.2\t0.3\n", "paste WORDS FILE"),
+    (None, b"0.1\t0.2\t3\n0\t0.5\t3\n-1.5\t1\t3\n", "paste WORDS FILE"),
     (None, b"12 5 7 9\n3 14 9 2\n12 3\n", "numbers of symbols"),
     (None, b"word 0 1 2\nthe 0.1 0.2 0.3\n", r"tail -n \+2"),
     (None, b"2 3 4 5 2 2166136261 < >\n0 0.1 0.2 0.3\n1 0.1 0.2 0.3\n", "floret.*give"),
@@ -306,6 +314,9 @@ def test_folders_of_other_tools(tmp_path):
         ("key2row", r"Vocab\(\).from_disk\("),
         ("shared_vocabulary.json", "CTranslate2.*give"),
         ("0_WordEmbeddings/model.safetensors", "wordembedding_config"),
+        ("adapter_config.json", "PEFT.*give the folder of its base_model"),
+        ("snapshots/0123abcd/model.safetensors", "give .*a/snapshots/0123abcd$"),
+        ("checkpoint-500/pytorch_model.bin", "give .*a/checkpoint-500$"),
     ):
         file = tmp_path / name.replace("/", "_") / "a" / name
         file.parent.mkdir(parents=True)
