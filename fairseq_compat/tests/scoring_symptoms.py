@@ -155,7 +155,8 @@ def subword_marks() -> None:
 
     def perplexity(post_process: str | None) -> float:
         with mock.patch.object(eval_lm, "SequenceScorer", return_value=Certain()):
-            found = eval_lm.eval_lm([torch.nn.Linear(1, 1)], dictionary, [sample], post_process=post_process)
+            data = {"source_dictionary": dictionary, "batch_iterator": [sample]}
+            found = eval_lm.eval_lm(models=[torch.nn.Linear(1, 1)], post_process=post_process, **data)
         return float(found["perplexity"])
 
     for name, words in (("subword_nmt", 3), ("@@ ", 3), ("@@", 3), ("none", 5), (None, 5)):

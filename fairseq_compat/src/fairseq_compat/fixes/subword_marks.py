@@ -21,7 +21,7 @@ ALIASES = {"subword_nmt": MARK, "@@": MARK, "none": None}
 
 def patch_eval_lm(module) -> None:
     @wrap(module)
-    def eval_lm(original, models, dictionary, batches, post_process=None, *args, **options):
+    def eval_lm(original, models, source_dictionary, batch_iterator, post_process=None, *args, **options):
         mark = ALIASES.get(post_process, post_process)
         if mark not in (None, MARK):
             raise ValueError(
@@ -29,7 +29,7 @@ def patch_eval_lm(module) -> None:
                 "and compute the perplexity per word as perplexity ** (subwords / words), with one end of a sentence "
                 "in both numbers"
             )
-        return original(models, dictionary, batches, mark, *args, **options)
+        return original(models, source_dictionary, batch_iterator, mark, *args, **options)
 
 
 def patch_data_utils(module) -> None:
