@@ -27,6 +27,8 @@ FREE_OPTIONS = LIMITS | frozenset(
 )
 #: options that name folders, which may be elsewhere when a run continues
 PLACES = frozenset(["--save-dir", "--user-dir"])
+#: options with which fairseq begins again, also if there is a checkpoint of the run
+BEGINNING = frozenset("--restore-file --reset-dataloader --reset-lr-scheduler --reset-meters --reset-optimizer".split())
 #: options with several values, which add up if one is given twice; of every other option the last one counts
 ADD_UP = frozenset(
     "--embed-init-path --embed-init-format --embed-init-freeze --embed-init-match --glue-metrics".split()
@@ -122,6 +124,16 @@ class Command:
         if self.option("--log-format") != "json":
             words = (*words, "--log-format", "json")
         return Command(words, self.at)
+
+    def continuing(self) -> Command:
+        """Return the command that continues from the run's last checkpoint: without the options in `BEGINNING`."""
+        words, is_value = list(self.words[: self.at]), False
+        for word in self.words[self.at :]:
+            flag, equals, _ = word.partition("=")
+            if flag not in BEGINNING and not is_value:
+                words.append(word)
+            is_value = flag == "--restore-file" and not equals
+        return Command(tuple(words), self.at)
 
 
 def parse_command(words: Sequence[str], any_program: bool = False) -> Command:

@@ -106,6 +106,8 @@ def run(
             if reason := _reached(_command_of(before), command, log):
                 chosen = {key: record[key] for key in ("labels", "metric", "higher_is_better")}
                 return _finish(folder, {**before, **chosen}, log, started=False, notes=(reason,))
+            check_last_checkpoint(folder)
+            command = command.continuing()
         code = _train(folder, command, program, record, log_file, watch)
         log = read_log(folder / LOG)
         if code == 0 and log.finished:
@@ -256,6 +258,22 @@ def check_same(folder: Path, before: Mapping[str, Any], record: Mapping[str, Any
         if changed:
             name = next((name for name in changed if name != "all"), "DATA")
             raise DataError(f"{folder}: has a run with other {kind}: {name} has changed since; {_REMEDY}")
+
+
+def check_last_checkpoint(folder: Path) -> None:
+    """Raise DataError if a run has no last checkpoint: fairseq would train from scratch, into the same record.
+
+    It is missing if it was removed, and with --no-save and --no-last-checkpoints.
+    """
+    checkpoints = folder / CHECKPOINTS
+    if any(checkpoints.glob("checkpoint_last*.pt")):
+        return
+    others = sorted(checkpoints.glob("*.pt"), key=lambda path: path.stat().st_mtime)
+    remedy = f"copy {others[-1].name} to this name, to continue from there, or " if others else ""
+    raise DataError(
+        f"{checkpoints / 'checkpoint_last.pt'}: missing, so that this run cannot be continued (--no-save, "
+        f"--no-last-checkpoints, or removed); {remedy}choose another folder"
+    )
 
 
 def _command_of(record: Mapping[str, Any]) -> Command:

@@ -276,9 +276,12 @@ def read_translations(paths: Sequence[Path]) -> Translations:
     _check_shards(shards)
     order = range(max(tokens) + 1)
     if missing := [number for number in order if number not in tokens]:
+        remedy = "run fairseq-generate again"
+        if option_in(shards[0].configuration, "skip_invalid_size_inputs_valid_test") == "True":
+            remedy = f"split sentences that are too long (--skip-invalid-size-inputs-valid-test), and {remedy}"
         raise DataError(
             f"{', '.join(map(str, paths))}: not all translations are in it ({counted(len(missing), 'sentence')} "
-            f"missing, the first has the number {missing[0]}); run fairseq-generate again"
+            f"missing, the first has the number {missing[0]}); {remedy}"
         )
     decoded = _joined(shard.best["D"] for shard in shards)
     configuration = next((shard.configuration for shard in shards if shard.configuration), "")

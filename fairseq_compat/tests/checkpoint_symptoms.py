@@ -112,6 +112,26 @@ def unreadable_checkpoints(folder: Path) -> None:
         checkpoint_utils.load_checkpoint_to_cpu(path)
 
 
+@in_folder
+def partial_checkpoints(folder: Path) -> None:
+    """Files of other programs: the model with its options, an emptied optimizer, an epoch of their own."""
+    path = str(folder / "model.pt")
+    options = {"args": argparse.Namespace(arch="transformer", max_positions=9)}, {"cfg": {"model": {"size": 1}}}
+    for cfg in options:
+        for more in ({}, {"optimizer": None}, {"optimizer_history": []}, {"extra_state": {}}, {"epoch": 3}):
+            torch.save({**cfg, "model": {"weight": torch.ones(2)}, **more}, path)
+            state = checkpoint_utils.load_checkpoint_to_cpu(path)
+            begun = {"epoch": more.get("epoch", 1), "iterations_in_epoch": 0}
+            assert state["extra_state"]["train_iterator"] == begun, state["extra_state"]
+            assert state["optimizer_history"][-1]["num_updates"] == 0
+            assert state["last_optimizer_state"] is None
+            assert state["cfg"] is not None
+    torch.save({**STATE, "extra_state": {"train_iterator": {"epoch": 7}}, "last_optimizer_state": {"a": 1}}, path)
+    state = checkpoint_utils.load_checkpoint_to_cpu(path)
+    assert state["extra_state"] == {"train_iterator": {"epoch": 7}}
+    assert state["last_optimizer_state"] == {"a": 1}
+
+
 def unknown_architectures() -> None:
     """A model and a task of a plugin, as a checkpoint names them."""
     with refused("--arch of_a_plugin", "--user-dir"):
@@ -173,6 +193,37 @@ def numbered_checkpoints(folder: Path) -> None:
     assert states["checkpoint_1_4.pt"] == {**states["checkpoint_1_2.pt"], "epoch": 2, "iterations_in_epoch": 0}
     assert copies == [1, 0, 1, 0], "the last checkpoint is written twice"
     assert not config.no_last_checkpoints, "the options of the run were changed"
+
+
+@in_folder
+def best_checkpoints(folder: Path) -> None:
+    """The three best of five, in any order, below zero, and of shards."""
+    metrics = (
+        ("loss", False, [2.0, 2.5, 2.4, 2.6, 2.1]),
+        ("bleu", True, [2.0, 6.0, 4.0, 5.0, 3.0]),
+        ("score", True, [-5.0, -1.0, -4.0, -2.0, -3.0]),
+        ("cost", False, [-1.0, 1.0, -3.0, 0.0, -2.0]),
+    )
+    iterator = SimpleNamespace(epoch=1, end_of_epoch=lambda: True, state_dict=dict)
+    for suffix in ("", "-shard0"):
+        for metric, highest, values in metrics:
+            vars(checkpoint_utils.save_checkpoint).pop("best", None)
+            keep = {"keep_best_checkpoints": 3, "best_checkpoint_metric": metric, "no_epoch_checkpoints": True}
+            config = CheckpointConfig(save_dir=str(folder), maximize_best_checkpoint_metric=highest, **keep)
+            for value in values:
+                trainer = SimpleNamespace(
+                    data_parallel_rank=0,
+                    checkpoint_suffix=suffix,
+                    should_save_checkpoint_on_current_rank=True,
+                    consolidate_optimizer=lambda: None,
+                    get_num_updates=lambda: 1,
+                    save_checkpoint=lambda path, state: Path(path).write_text(str(state["val_loss"])),
+                )
+                checkpoint_utils.save_checkpoint(config, trainer, iterator, value)
+            files = folder.glob(f"checkpoint.best_{metric}_*[0-9]{suffix}.pt")
+            kept, right = sorted(float(file.read_text()) for file in files), sorted(values, reverse=highest)[:3]
+            assert kept == sorted(right), f"{metric}{suffix}: {kept}"
+    vars(checkpoint_utils.save_checkpoint).pop("best", None)
 
 
 def begin(folder: Path, rank: int = 0, **options) -> SimpleNamespace:

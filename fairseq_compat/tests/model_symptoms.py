@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 from argparse import Namespace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from unittest import mock
 
 import fairseq
 import numpy as np
 import torch
-from fairseq import libbleu, nan_detector
+from fairseq import libbleu, metrics, nan_detector
 from fairseq.data import Dictionary, LanguagePairDataset, TokenBlockDataset, data_utils
 from fairseq.models.hubert import hubert_asr
 from fairseq.models.hubert.hubert_asr import HubertCtcConfig
@@ -22,6 +23,8 @@ from fairseq.modules import AdaptiveInput, AdaptiveSoftmax, DynamicCRF, Sinusoid
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from fairseq.scoring.bleu import BleuConfig, Scorer
 from fairseq.search import Sampling
+from fairseq.tasks import FairseqTask
+from fairseq.tasks.translation import TranslationTask
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
 from fairseq_cli.eval_lm import eval_lm
 from fairseq_compat.fixes.missing_options import add_option
@@ -131,8 +134,27 @@ def score_nothing() -> None:
     assert "syslen=7, reflen=10" in scorer.result_string()
 
 
+def logged_bleu(*batches: tuple[list[int], list[int], int, int]) -> float | None:
+    """Return what --eval-bleu logs for batches of (counts, totals, length of the translations, of the text)."""
+    task = TranslationTask.__new__(TranslationTask)
+    task.cfg = SimpleNamespace(eval_bleu=True)
+    with mock.patch.object(FairseqTask, "reduce_metrics"), metrics.aggregate(new_root=True) as meters:
+        task.reduce_metrics([{"loss": 1.0}], None)  # as within a training
+        assert not meters.get_smoothed_values()
+        for counts, totals, translation, reference in batches:
+            log = {"_bleu_sys_len": translation, "_bleu_ref_len": reference}
+            for order in range(4):
+                log |= {f"_bleu_counts_{order}": counts[order], f"_bleu_totals_{order}": totals[order]}
+            task.reduce_metrics([log], None)
+    return meters.get_smoothed_values().get("bleu")
+
+
 def empty_hypotheses() -> None:
-    """In a process of its own, which ends with a segmentation fault."""
+    """In a process of its own, which ends with a segmentation fault; BLEU of --eval-bleu."""
+    nothing, some = ([0] * 4, [0] * 4, 0, 10), ([10, 9, 8, 7], [10, 9, 8, 7], 10, 10)
+    assert logged_bleu(nothing) == 0
+    for batches in ((nothing, some), (some, nothing)):
+        assert logged_bleu(*batches) == round(100 * math.exp(1 - 20 / 10), 2), "the brevity of 10 words for 20"
     process = multiprocessing.get_context("fork").Process(target=score_nothing)
     process.start()
     process.join()

@@ -7,18 +7,23 @@ import functools
 import io
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import sacrebleu
+import torch
 from fairseq import options, scoring, tasks
-from fairseq.data import Dictionary
+from fairseq.data import Dictionary, data_utils
 from fairseq.data.encoders.moses_tokenizer import MosesTokenizer, MosesTokenizerConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.hub_utils import GeneratorHubInterface
+from fairseq.models.bart import BARTHubInterface
 from fairseq.scoring.chrf import ChrFScorer
 from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from fairseq_cli import generate, score
+from fairseq_cli import eval_lm, generate, score
+from omegaconf import OmegaConf
 from training_symptoms import in_folder, refused
 
 REFERENCE, TRANSLATION = "我喜欢吃苹果和梨。", "我喜欢吃苹果和桃。"
@@ -137,3 +142,66 @@ def scoring_options(folder: Path) -> None:
     files[1].write_text(f"{ENGLISH[1]}\nmore\n")
     with refused("--ref ends after 1 lines", "of one text"):
         printed("-r", files[0], "-s", files[1])
+
+
+class Certain(torch.nn.Module):
+    """Give each token of a language model the probability 1/2."""
+
+    def generate(self, models, sample: dict) -> list[list[dict]]:
+        return [[{"tokens": t, "positional_scores": torch.full(t.shape, 0.5).log()}] for t in sample["tokens"]]
+
+
+def subword_marks() -> None:
+    """Five subwords of three words, whose probability is 1/32 = (1/2) ** 5."""
+    dictionary = Dictionary()
+    tokens = dictionary.encode_line("do@@ gs run@@ ning", append_eos=True).long()
+    sample = {"net_input": {}, "tokens": tokens[None], "id": torch.zeros(1), "ntokens": 5}
+
+    def perplexity(post_process: str | None) -> float:
+        with mock.patch.object(eval_lm, "SequenceScorer", return_value=Certain()):
+            data = {"source_dictionary": dictionary, "batch_iterator": [sample]}
+            found = eval_lm.eval_lm(models=[torch.nn.Linear(1, 1)], post_process=post_process, **data)
+        return float(found["perplexity"])
+
+    for name, words in (("subword_nmt", 3), ("@@ ", 3), ("@@", 3), ("none", 5), (None, 5)):
+        assert perplexity(name) == pytest.approx(32 ** (1 / words)), f"--post-process {name}"
+    with refused("--post-process sentencepiece", "perplexity ** (subwords / words)"):
+        perplexity("sentencepiece")
+    for name in ("subword_nmt", "@@ ", "@@"):
+        assert data_utils.post_process("do@@ gs run", name) == "dogs run", f"--post-process {name}"
+
+
+def skipped_sentences() -> None:
+    """A model of three positions that copies numbers."""
+    for kind in (GeneratorHubInterface, BARTHubInterface):
+
+        class Copying(kind):  # type: ignore[misc, valid-type]
+            def __init__(self) -> None:
+                torch.nn.Module.__init__(self)
+                self.cfg, self.models = SimpleNamespace(generation=OmegaConf.create({})), []
+                self._float_tensor = torch.ones(1)
+                self.task = SimpleNamespace(
+                    source_dictionary=Dictionary(),
+                    build_generator=lambda *args, **options: None,
+                    inference_step=lambda generator, models, batch, **options: [
+                        [{"tokens": row}] for row in batch["net_input"]["src_tokens"]
+                    ],
+                )
+
+            def encode(self, sentence: str) -> torch.Tensor:
+                return torch.tensor([int(word) for word in sentence.split()])
+
+            def decode(self, tokens: torch.Tensor) -> str:
+                return " ".join(map(str, tokens.tolist()))
+
+            def _build_batches(self, rows: list, skip: bool):
+                for number in reversed(range(len(rows))):  # not in the order of the text
+                    if len(rows[number]) <= 3 or not skip:
+                        yield {"id": torch.tensor([number]), "net_input": {"src_tokens": rows[number][None]}}
+
+        hub, long = Copying(), "1 2 3 4"
+        skip = {"skip_invalid_size_inputs": True}
+        assert hub.translate(["1", long, "2 3", long], **skip) == ["1", "", "2 3", ""], kind
+        assert hub.translate([long], **skip) == [""]
+        assert hub.translate(["1", long]) == ["1", long]
+        assert hub.generate([hub.encode(long)], **skip)[0][0]["score"] == float("-inf")

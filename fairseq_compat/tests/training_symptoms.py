@@ -18,6 +18,7 @@ from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -26,7 +27,7 @@ from fairseq import optim, options
 from fairseq import utils as fairseq_utils
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import Dictionary, FairseqDataset, data_utils, indexed_dataset, iterators
-from fairseq.dataclass.configs import DistributedTrainingConfig, FairseqConfig
+from fairseq.dataclass.configs import CheckpointConfig, DistributedTrainingConfig, FairseqConfig
 from fairseq.distributed import utils
 from fairseq.logging import progress_bar
 from fairseq.models import BaseFairseqModel, DistributedFairseqModel
@@ -441,3 +442,37 @@ def missing_packages() -> None:
         flag = f"--{option.replace('_', '-')} needs {name}"
         with mock.patch.dict(sys.modules, {name: None}), refused(flag, "pip install"):
             train.main(cfg)
+
+
+def missing_metrics() -> None:
+    """A validation without BLEU, of a first and of a continued training: saved, then an error."""
+    values = {"loss": 2.0, "ppl": 4.0, "wps": 9.0}
+    options = {"best_checkpoint_metric": "bleu", "maximize_best_checkpoint_metric": True}
+    config = OmegaConf.structured(FairseqConfig(checkpoint=CheckpointConfig(**options)))
+    trainer = mock.MagicMock(**{"get_num_updates.return_value": 3, "cumulative_training_time.return_value": 1.0})
+    epoch = SimpleNamespace(epoch=1, end_of_epoch=lambda: True)
+    aggregate = mock.MagicMock(**{"return_value.__enter__.return_value.get_smoothed_values": lambda: dict(values)})
+
+    def validate_and_save():
+        saved.clear()
+        with (
+            mock.patch.object(train, "checkpoint_utils", SimpleNamespace(save_checkpoint=save)),
+            mock.patch.object(train.metrics, "aggregate", aggregate),
+            mock.patch.object(train.progress_bar, "progress_bar"),
+        ):
+            return train.validate_and_save(config, trainer, SimpleNamespace(), epoch, ["valid"], False)
+
+    def save(options, trainer, epoch_itr, value) -> None:
+        saved.append(value)
+
+    saved: list = []
+    config.dataset.validate_interval_updates = 3  # without a checkpoint
+    for best in (None, 30.0):
+        if best is not None:
+            save.best = best  # type: ignore[attr-defined]
+        with refused("--best-checkpoint-metric bleu", "but loss, ppl;", "--eval-bleu"):
+            validate_and_save()
+        assert saved == [None], "the work is lost"
+    values["bleu"] = 31.0
+    assert validate_and_save() == ([31.0], False)
+    assert saved == []

@@ -89,7 +89,7 @@ class Training:
         self.calls, self.code, self.losses, self.saves = 0, 0, {1: 4.0, 2: 3.0, 3: 3.5}, True
 
     def __call__(self, folder, given, program, record, log_file, watch) -> int:
-        self.calls += 1
+        self.calls, self.given = self.calls + 1, given
         lines = write_log(folder / "one", self.messages(int(given.option("--max-epoch", "1")))).read_text()
         (folder / "one").unlink()
         log_file.write((lines if not self.code else lines.replace("done training", "no")).encode())
@@ -245,6 +245,35 @@ def test_without_a_checkpoint_the_command_may_be_repaired(tmp_path, call, traini
     training.code = 0
     assert call("--lr", "0.2").code == 0
     assert (tmp_path / "run/train.log").read_text().count("num. shared model params") == 1, "the log begins again"
+
+
+def test_without_the_last_checkpoint_a_run_is_not_begun_again(tmp_path, call, training) -> None:
+    training.saves = False
+    call("--max-epoch", "1", "--no-save")
+    run, checkpoints = tmp_path / "run", tmp_path / "run/checkpoints"
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert not call("--max-epoch", "1", "--no-save").started, "it is finished"
+    with pytest.raises(DataError, match=r"checkpoint_last\.pt: missing.*; choose another folder"):
+        call("--max-epoch", "2", "--no-save")
+    checkpoints.mkdir()
+    (checkpoints / "checkpoint1.pt").touch()
+    with pytest.raises(DataError, match=r"copy checkpoint1\.pt to this name.*or choose another folder"):
+        call("--max-epoch", "2", "--no-save")
+    assert {path: path.read_bytes() for path in before} == before
+    (checkpoints / "checkpoint1.pt").rename(checkpoints / "checkpoint_last-shard0.pt")
+    assert call("--max-epoch", "2", "--no-save").started
+
+
+def test_a_run_that_began_with_another_checkpoint_is_continued(tmp_path, call, training) -> None:
+    words = []
+    resets = "--reset-optimizer --restore-file=other.pt --reset-meters --reset-dataloader --reset-lr-scheduler".split()
+    for epochs in ("1", "2"):
+        call("--restore-file", "first.pt", "--max-epoch", epochs, *resets)
+        words.append(training.given.words)
+    assert {"first.pt", *resets} <= set(words[0])
+    data, save = [str(tmp_path / "bin"), "--arch", "lstm", "--max-epoch", "2"], str(tmp_path / "run/checkpoints")
+    assert words[1] == ("fairseq-train", *data, "--save-dir", save, "--log-format", "json")
+    assert "--restore-file first.pt" in json.loads((tmp_path / "run/training.json").read_text())["command"]
 
 
 def test_a_run_whose_files_are_missing_or_damaged(tmp_path, call, training) -> None:

@@ -240,11 +240,14 @@ def test_shards_hold_every_sentence_once(run, tmp_path) -> None:
     lines = [f"H-{number}\t-0.5\tword{number}" for number in range(7)]
     for shard in range(3):
         order = [*lines[shard::3][::-1], *lines[shard::3]]  # several translations of a sentence: the first one
-        write_lines(run / f"test.generate.{shard}.log", ["| Namespace(num_shards=3)", *order])
+        options = f"| Namespace(score_reference=False, skip_invalid_size_inputs_valid_test={shard == 0})"
+        write_lines(run / f"test.generate.{shard}.log", [options, *order])
     paths = translations_in(run, "test")
     assert read_translations(paths).tokens == [f"word{number}" for number in range(7)]
-    with pytest.raises(DataError, match=r"2 sentences missing, the first has the number 1"):
+    with pytest.raises(DataError, match=r"2 sentences missing, the first has the number 1\); split .*--skip-invalid"):
         read_translations([paths[0], paths[2]])
+    with pytest.raises(DataError, match=r"2 sentences missing, the first has the number 0\); run fairseq-generate"):
+        read_translations(paths[1:])
     write_lines(paths[1], lines[2::3])
     with pytest.raises(DataError, match=r"generate\.2\.log: 2 sentences also in .* number 2; .*--shard-id"):
         read_translations(paths)
