@@ -1,7 +1,8 @@
-"""Prepare raw text for fairseq-train: check it, apply the steps, learn subwords, make dictionaries, binarise, and record
-how it was done (preparation.json). TEXT is in two languages (train.de train.en valid.de ...), in one (train.txt valid.txt),
-or in tables whose first line or keys name the columns (train.tsv dev.csv test.jsonl); each may be a .gz. The name says the
-split (train; valid, val, dev; test), or SPLIT=FILE does. Large corpora: scripts/wikibooks and scripts/wmt14."""
+"""Prepare raw text for fairseq-train: check it, apply the steps, learn subwords, make dictionaries, binarise, and write
+preparation.json, which says how it was done. TEXT is in two languages (train.de train.en valid.de ...), in one
+(train.txt valid.txt), or in tables whose first line or keys name the columns (train.tsv dev.csv test.jsonl); each file
+may be a .gz. Its name says the split (train; valid, val, dev; test), or SPLIT=FILE does. Large corpora:
+scripts/wikibooks and scripts/wmt14."""
 
 from __future__ import annotations
 
@@ -77,6 +78,5 @@ def render(record: dict[str, Any]) -> str:
     lines.append(f"dictionaries   {sizes} symbols, with <s>, <pad>, </s>, <unk>")
     if record["classes"]:
         lines.append(f"classes        {', '.join(record['classes'])}")
-    return "\n".join(
-        [*lines, f"written        {record['output']}: bin (with its record), text", f"next           {record['next']}"]
-    )
+    lines.append(f"written        {record['output']}: bin (with preparation.json), text")
+    return "\n".join([*lines, f"next           {record['next']}"])

@@ -1,4 +1,4 @@
-"""Make dictionaries and binarise prepared text by fairseq's own code, as fairseq-preprocess does; count what is in it."""
+"""Make dictionaries and binarise prepared text by fairseq's own code, as fairseq-preprocess does; count the result."""
 
 from __future__ import annotations
 

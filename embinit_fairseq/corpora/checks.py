@@ -45,8 +45,13 @@ MEANING = {
 class Checked:
     """Facts about a source.
 
-    odd: name of a kind (see MEANING) -> (number of lines, numbers of the first ones). doubled: lines that occurred before.
-    classes: label -> its number, of a column with labels.
+    Args:
+        source: what was read.
+        lines: their number.
+        doubled: number of lines that occurred before.
+        mark: the file begins with a byte-order mark.
+        odd: name of a kind (see MEANING) -> (number of lines, numbers of the first ones).
+        classes: label -> its number, of a column with labels.
     """
 
     source: Source
@@ -130,8 +135,8 @@ def _classes(labels: Sequence[Checked], is_regression: bool) -> list[str]:
             raise DataError(f"{one.source}: the label {wrong[0][:60]!r} must be one word; write _ for spaces")
         if new := sorted(one.classes.keys() - trained):
             raise DataError(
-                f"{one.source}: the training text has no {', '.join(new)[:100]} (it has {', '.join(sorted(trained))[:100]})"
-                "; add examples of each class, or give --regression if labels are numbers"
+                f"{one.source}: the class {new[0][:60]} is not in the training text, which has "
+                f"{', '.join(sorted(trained))[:100]}; add examples of it, or give --regression if labels are numbers"
             )
     if len(trained) < 2:
         raise DataError(f"{labels[0].source}: found one class, {min(trained)[:60]}; expected two or more")

@@ -1,4 +1,4 @@
-"""Decide, before any text is read, what `embinit prepare` does: the steps of each column, their files, the dictionaries."""
+"""Decide, before any text is read, what `embinit prepare` does: steps of each column, their files, dictionaries."""
 
 from __future__ import annotations
 
@@ -53,8 +53,12 @@ class PrepareRequest:
 class Column:
     """How one column of text is prepared.
 
-    dictionary: path of the one that the user gives. shares: name of the column whose dictionary it has. files: option of
-    a step -> its file.
+    Args:
+        name: of the column.
+        lang: language of its text.
+        shares: name of the column whose dictionary it has.
+        dictionary: path of the dictionary that the user gives.
+        steps, files, preparation: see `Recorded`.
     """
 
     name: str
@@ -100,7 +104,9 @@ def make_plan(request: PrepareRequest) -> Plan:
     """Return what is to be done; raise OptionError, DataError or OutputError for what cannot be."""
     columns = Columns(request.source_lang, request.target_lang, request.text_columns, request.label_column)
     sources = find_sources(request.texts, columns)
-    check_folder(request.output, request.force, OURS, [source.path for source in sources])
+    files = (request.bpe_codes, request.sentencepiece_model, request.dictionary, request.target_dict)
+    read = [*(source.path for source in sources), *filter(None, files)]
+    check_folder(request.output, request.force, OURS, read)
     check_place(request.output)
     names = list(dict.fromkeys(source.column for source in sources if source.column != "label"))
     if request.regression and request.label_column is None:
@@ -160,7 +166,7 @@ def _choose_steps(column: Column, plan: Plan) -> None:
     elif request.steps is None:
         looks = f" (the dictionary looks like {suggested(symbols, len(plan.columns) == 2)})" if symbols else ""
         raise OptionError(
-            f"--steps: say how raw text becomes symbols{looks}, such as lowercase,moses,bpe; none: it has finished words"
+            f"--steps: say how raw text becomes symbols{looks}, such as lowercase,moses,bpe; none for finished words"
         )
     else:
         column.steps = parse_steps(request.steps, column.lang, "--steps")
@@ -198,9 +204,8 @@ def _check_options(names: set[str], plan: Plan, given: dict[str, str]) -> None:
         size_flag, wanted = f"--{size}".replace("_", "-"), None if size is None else getattr(request, size)
         if not _uses(names, option):
             if option in given or wanted is not None:
-                raise OptionError(
-                    f"{flag if option in given else size_flag}: the steps are {_names(names)}; leave it out"
-                )
+                unused = flag if option in given else size_flag
+                raise OptionError(f"{unused}: the steps are {', '.join(sorted(names)) or 'none'}; leave it out")
             continue
         if request.dictionary is not None and wanted is not None:
             raise OptionError(f"{size_flag}: the dictionary has its subwords already; give {flag} instead")
@@ -213,7 +218,3 @@ def _check_options(names: set[str], plan: Plan, given: dict[str, str]) -> None:
             raise OptionError(f"--steps {request.steps}: needs the file of its subwords; give it by {flag}{learn}")
     if "known" in names and request.dictionary is None:
         raise OptionError("--steps known: keeps the words of a dictionary; give it by --dict")
-
-
-def _names(names: set[str]) -> str:
-    return ", ".join(sorted(names)) or "none"

@@ -117,7 +117,7 @@ def _split_of(text: str) -> tuple[str, Path]:
 def _of_lines(files: list[tuple[str, Path]], columns: Columns) -> list[Source]:
     if columns.text_columns or columns.label_column is not None:
         raise OptionError(
-            f"{files[0][1]}: columns are those of .tsv, .csv or .jsonl files; rename it, or leave them out"
+            f"--text-columns, --label-column: {files[0][1]} is not .tsv, .csv or .jsonl; rename it, or leave them out"
         )
     suffixes = list(dict.fromkeys(kind_of(path) for _, path in files))
     if len(suffixes) == 1:
@@ -203,8 +203,8 @@ def shown_lines(numbers: Sequence[int], count: int | None = None) -> str:
 def _separated(path: Path, field: str, separator: str, quoting: bool) -> Iterator[dict[str, str]]:
     """Yield the rows of a table whose first line names the columns."""
     lines = (f"{line}\n" for _, line in _decoded(path))
-    how = csv.QUOTE_MINIMAL if quoting else csv.QUOTE_NONE
-    rows = csv.reader(lines, delimiter=separator, quoting=how, strict=True)
+    how: dict[str, Any] = {"delimiter": separator, "quoting": csv.QUOTE_MINIMAL if quoting else csv.QUOTE_NONE}
+    rows = csv.reader(lines, strict=True, **how)
     limit = csv.field_size_limit(1 << 30)
     try:
         heading = next(rows, [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from embinit_fairseq.errors import DataError
@@ -16,7 +16,7 @@ MOST_LINES = 1_000_000
 
 
 def learn_codes(counts: Mapping[str, int], size: int, path: Path) -> int:
-    """Write the merges that `subword-nmt learn-bpe -s SIZE` learns of the text with these words; return their number."""
+    """Write the merges that `subword-nmt learn-bpe` learns of the text with these words; return their number."""
     if not any(len(word) > 1 for word in counts):
         raise DataError("TEXT: no word of two letters in the training text, so that no subwords can be learned")
     words = (f"{word} {count}" for word, count in counts.items())
@@ -27,7 +27,7 @@ def learn_codes(counts: Mapping[str, int], size: int, path: Path) -> int:
     return codes.getvalue().count("\n") - 1
 
 
-def learn_model(texts: Iterator[str], size: int, kind: str, path: Path) -> int:
+def learn_model(texts: Iterable[str], size: int, kind: str, path: Path) -> int:
     """Write a sentencepiece model of texts, `unigram` or `bpe`; return the number of its pieces."""
     sentencepiece, model = library("sentencepiece"), io.BytesIO()
     try:
