@@ -143,8 +143,20 @@ def _choose_dictionaries(plan: Plan) -> None:
         is_shared = request.joined_dictionary or plan.task == "sentence_prediction"
         column.shares = names[0] if is_shared else column.name
         column.dictionary = request.target_dict if at and is_pair and not is_shared else request.dictionary
+        if column.dictionary is not None and at and is_pair and is_shared:
+            column.dictionary = _other_side(column.dictionary, column.name)
         if column.dictionary is not None:
             check_is_file(column.dictionary, "--dict" if column.dictionary == request.dictionary else "--target-dict")
+
+
+def _other_side(dictionary: str, lang: str) -> str:
+    """Return the copy of a joined dictionary that has the record of the other language; without one, the dictionary."""
+    copy = Path(dictionary).with_name(f"dict.{lang}.txt")
+    if not copy.is_file():
+        return dictionary
+    if read_dictionary(copy).symbols != read_dictionary(dictionary).symbols:
+        raise OptionError(f"--joined-dictionary: {copy} has other symbols than {dictionary}; give it by --target-dict")
+    return str(copy)
 
 
 def _choose_steps(column: Column, plan: Plan) -> None:
