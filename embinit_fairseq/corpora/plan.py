@@ -166,13 +166,9 @@ def _choose_steps(column: Column, plan: Plan) -> None:
     symbols = [] if column.dictionary is None else read_dictionary(column.dictionary).symbols
     if recorded is not None:
         column.steps = [dict(step) for step in recorded.steps]
-        if request.steps is not None and written(parse_steps(request.steps, column.lang, "--steps")) != written(
-            column.steps
-        ):
-            raise OptionError(
-                f"--steps {request.steps}: the {FILE} next to {column.dictionary} says {written(column.steps)}; leave "
-                "--steps out"
-            )
+        own, said = written(column.steps), request.steps
+        if said is not None and written(parse_steps(said, column.lang, "--steps")) != own:
+            raise OptionError(f"--steps {said}: the {FILE} next to {column.dictionary} says {own}; leave --steps out")
         column.preparation = recorded.preparation(symbols, given)
         column.files = {name: recorded.path_of(name, given.get(name)) for name in recorded.files}
     elif request.steps is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -65,7 +66,7 @@ def workers(preparations: Mapping[str, Preparation], jobs: int) -> Iterator[Call
         _begin(preparations)
         yield lambda how, column, lines: (_prepare(how, column, chunk) for chunk in _chunks(lines))
         return
-    with ProcessPoolExecutor(jobs, initializer=_begin, initargs=(preparations,)) as pool:
+    with ProcessPoolExecutor(jobs, initializer=_begin_process, initargs=(preparations,)) as pool:
 
         def mapped(how: Callable[..., Any], column: str, lines: Iterable[str]) -> Iterator[Chunk]:
             waiting: deque[Future[Chunk]] = deque()
@@ -91,6 +92,11 @@ def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
 
 def _begin(preparations: Mapping[str, Preparation]) -> None:
     _Process.preparations, _Process.chunks = preparations, 0
+
+
+def _begin_process(preparations: Mapping[str, Preparation]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits, which ends this one
+    _begin(preparations)
 
 
 def _prepare(how: Callable[..., list[list[str]]], column: str, lines: list[str]) -> Chunk:
