@@ -14,8 +14,9 @@ import numpy as np
 
 from embinit_fairseq.corpora.sources import OTHER_ENDS, SHOWN, Source, has_mark, shown_lines
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.vocab.text import MOST_MARKED
 
+#: share of lines with marks of subwords from which on a text is no raw text; single lines may quote subwords
+_SEGMENTED_TEXT = 0.25
 #: words of a line from which on it is long; models read about 1,000 symbols
 LONG = 1000
 _SYMBOL = re.compile(r"<(?:s|/s|pad|unk|mask)>")
@@ -110,7 +111,7 @@ def check_together(checked: Sequence[Checked], is_segmented_later: bool, is_regr
                 )
     for one in checked:
         count, numbers = one.odd["segmented"]
-        if is_segmented_later and count > MOST_MARKED * one.lines:
+        if is_segmented_later and count > _SEGMENTED_TEXT * one.lines:
             raise DataError(
                 f"{one.source}: found subwords in {shown_lines(numbers, count)}, expected raw text; give it before its "
                 "segmentation, or leave the subwords out of --steps"

@@ -105,7 +105,7 @@ def make_plan(request: PrepareRequest) -> Plan:
     columns = Columns(request.source_lang, request.target_lang, request.text_columns, request.label_column)
     sources = find_sources(request.texts, columns)
     files = (request.bpe_codes, request.sentencepiece_model, request.dictionary, request.target_dict)
-    read = [*(source.path for source in sources), *filter(None, files)]
+    read: list[str | Path] = [*(source.path for source in sources), *filter(None, files)]
     check_folder(request.output, request.force, OURS, read)
     check_place(request.output)
     names = list(dict.fromkeys(source.column for source in sources if source.column != "label"))
