@@ -139,14 +139,15 @@ def _choose_dictionaries(plan: Plan) -> None:
         raise OptionError("--dict: of the source; give --target-dict, too, or --joined-dictionary if it is of both")
     if request.label_column is not None and not any(source.split == "train" for source in plan.sources):
         raise OptionError("TEXT: no training text, which says what the classes are; name it train=FILE")
+    for flag, path in (("--dict", request.dictionary), ("--target-dict", request.target_dict)):
+        if path is not None:
+            check_is_file(path, flag)
     for at, column in enumerate(plan.columns.values()):
-        is_shared = request.joined_dictionary or plan.task == "sentence_prediction"
+        is_shared = request.joined_dictionary or not is_pair
         column.shares = names[0] if is_shared else column.name
-        column.dictionary = request.target_dict if at and is_pair and not is_shared else request.dictionary
-        if column.dictionary is not None and at and is_pair and is_shared:
+        column.dictionary = request.dictionary if is_shared or not at else request.target_dict
+        if column.dictionary is not None and at and request.joined_dictionary:
             column.dictionary = _other_side(column.dictionary, column.name)
-        if column.dictionary is not None:
-            check_is_file(column.dictionary, "--dict" if column.dictionary == request.dictionary else "--target-dict")
 
 
 def _other_side(dictionary: str, lang: str) -> str:
