@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from embinit_fairseq.corpora.sources import Columns, find_sources
-from embinit_fairseq.corpora.workers import parts_of, segmented, symbols_of, workers
+from embinit_fairseq.corpora.workers import SEPARATOR, parts_of, segmented, symbols_of, workers
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.vocab.preparation_options import parse_steps
 from embinit_fairseq.vocab.preparation_record import read_preparation
@@ -22,8 +22,8 @@ pytest.importorskip("sacremoses")
 apply_bpe = pytest.importorskip("subword_nmt.apply_bpe")
 learn_bpe = pytest.importorskip("subword_nmt.learn_bpe")
 
-DE = ["Ein Hund läuft, schnell.", "Der „Hund“ läuft.", "", "a\u2028b\rc </s>", "Ein Hund läuft, schnell."] * 4
-EN = ["A dog's running, fast.", 'The "dog" runs.', "empty", "a b c", "A dog's running, fast."] * 4
+DE = ["Ein Hund läuft, schnell.", "Der „Hund“ läuft.", "", "a\u2028b\rc </s>", "Ein Hund läuft, schnell."] * 4 + ["Ωψ"]
+EN = ["A dog's running, fast.", 'The "dog" runs.', "empty", "a b c", "A dog's running, fast."] * 4 + ["Ωψ φ"]
 ROWS = [("good film", "pos", 1.5), ("bad film, dull", "neg", -1), ("good", "pos", 1), ("dull", "neg", 0)]
 BPE = ("--steps", "lowercase,moses,bpe", "--bpe-size", "20", "--jobs", "1")
 
@@ -86,17 +86,18 @@ def check_numbers(out: Path, record: dict) -> None:
         numbers = (len(lines), len(found), missing, max(len(line.split()) for line in lines))
         assert tuple(split[name] for name in ("sentences", "tokens", "unknown", "longest")) == numbers
         assert split["share"] == missing / len(found)
-    assert missing == 2
+    assert missing == 2  # ξ ξ
+    assert record["splits"][0]["share"] > 0  # rare symbols of the training text
 
 
 def test_a_table_says_what_was_found_with_the_numbers_of_the_lines(parallel, tmp_path, shown):
     out = shown("prepare", *parallel, *BPE, "--output", tmp_path / "out")
     heading, german, english = (line.split() for line in out.splitlines()[:3])
     assert dict(zip(heading, german)) == {
-        **{"text": str(parallel[0]), "lines": "20", "empty": "4", "long": "0", "CR": "4", "symbols": "4"},
+        **{"text": str(parallel[0]), "lines": "21", "empty": "4", "long": "0", "CR": "4", "symbols": "4"},
         **{"segmented": "0", "tokenised": "0", "doubled": "16", "BOM": "yes"},
     }
-    assert english[1:4] == ["20", "0", "0"]
+    assert english[1:4] == ["21", "0", "0"]
     assert f"{parallel[0]}: no words in lines 3, 8, 13, 18" in out
     assert ["valid.en", "7"] in [line.split()[:2] for line in out.splitlines()]
     assert f"fairseq-train {tmp_path}/out/bin" in out
@@ -174,8 +175,15 @@ def test_several_sentences_stay_one_line():
     lines = ["See www.x.org, line one. A 'second' one. An <unk>!", "***", "An end."]
     prepare = Preparation([*parse_steps("wikibooks"), {"step": "bpe"}], {"codes": "#version: 0.2\na n</w>\n"})
     parts = ["".join(text) for text in parts_of(prepare, lines)]
+    assert parts[0].count(SEPARATOR) == 2
     assert segmented(prepare, parts) == symbols_of(prepare, lines) == list(map(prepare, lines))
     assert len(prepare.sentences(lines[0])) == 3
+
+
+def test_only_lf_ends_a_line(tmp_path):
+    file = write(tmp_path / "train.txt", ["a\rb", "c\u2028d", "e"], "\r\n", b"\xef\xbb\xbf")
+    (source,) = find_sources([str(file)], Columns())
+    assert list(source.lines()) == ["a b", "c d", "e"]
 
 
 # ---- Names of files -------------------------------------------------------------------------------------------------
@@ -205,7 +213,7 @@ def test_names_say_split_and_language(tmp_path):
 
 LABELLED = ("--text-columns", "t", "--label-column", "l")
 REFUSED = {
-    "unequal": (["train.de", "short.en"], BPE, "has 20 lines.*3"),
+    "unequal": (["train.de", "short.en"], BPE, "has 21 lines.*3"),
     "latin1": (["latin.txt"], ("--steps", "none"), "not UTF-8 in lines 2, 4"),
     "empty": (["train=empty.txt"], ("--steps", "none"), "no line"),
     "segmented": (["bpe.train.txt"], ("--steps", "bpe", "--bpe-size", "9"), "before its segmentation"),
