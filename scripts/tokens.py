@@ -27,8 +27,9 @@ from typing import Any, BinaryIO
 from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import DataError, OptionError, one_line
 from embinit_fairseq.runs.tokens import UNKNOWN, Tokenizer, detokenizer
+from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.preparation_options import parse_steps
-from embinit_fairseq.vocab.preparation_record import contents, record_preparation
+from embinit_fairseq.vocab.preparation_record import FILE, contents, read_preparation, record_preparation
 from embinit_fairseq.vocab.steps import Preparation
 from embinit_fairseq.vocab.tokens import unescape
 
@@ -64,6 +65,20 @@ def encoder(kind: str, lang: str, model: str) -> Callable[[str], list[str]]:
         prepare = lambda line: [UNKNOWN if t == tokenizer.unknown else t for t in tokenizer.encode(line)]  # noqa: E731
     else:
         prepare = _prepare(STEPS[kind][0], lang, model)
+    return _checked(prepare)
+
+
+def recorded_encoder(dictionary: str, model: str) -> Callable[[str], list[str]]:
+    """Return a function from a line of raw text to its tokens, as the text of a dictionary was prepared."""
+    recorded = read_preparation(dictionary)
+    if recorded is None:
+        raise DataError(f"--like {dictionary}: no {FILE} next to it says how its text was prepared; give --kind")
+    given = files_of(recorded.steps, model) if model else None
+    return _checked(recorded.preparation(read_dictionary(dictionary, "--like").symbols, given))
+
+
+def _checked(prepare: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
+    """Return the function with an error for tokens that cannot be in a dictionary."""
 
     def encode_line(line: str) -> list[str]:
         symbols = prepare(line)
@@ -88,6 +103,10 @@ def _prepare(steps: str, lang: str, model: str) -> Callable[[str], list[str]]:
 
 def record(args: argparse.Namespace) -> None:
     """Write `preparation.json` to the folder of binarised data."""
+    if args.kind == "huggingface" and not Path(args.model, "tokenizer.json").is_file():
+        save = f"AutoTokenizer.from_pretrained('{args.model}').save_pretrained('{args.model}')"
+        print(f"no {FILE}: {args.model} has no tokenizer.json, which {save} writes", file=sys.stderr)
+        return
     steps, pairs, files = {}, {}, {}
     for dictionary, lang, raw, prepared in zip(args.dict, args.langs, args.raw, args.prepared):
         steps[dictionary] = parse_steps(STEPS[args.kind][1], lang, "--kind")
@@ -138,7 +157,10 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("encode", "decode"):
         command = commands.add_parser(name)
-        command.add_argument("--kind", choices=STEPS, required=True)
+        kind = command.add_mutually_exclusive_group(required=True)
+        kind.add_argument("--kind", choices=STEPS)
+        if name == "encode":
+            kind.add_argument("--like", metavar="DICT", help=f"raw text as {FILE} next to this dict.txt says")
         command.add_argument("--lang", default="en", help="language of the text (spaCy, Moses)")
         command.add_argument("--model", default="", help="BPE codes, sentencepiece model or Hugging Face folder")
         command.add_argument("--input", nargs="+", default=["-"], help="files (default: standard input)")
@@ -170,7 +192,11 @@ def main() -> None:
         parser.error(
             f"--input has {len(args.input)} files, --output {len(args.output)}: give one output for each input"
         )
-    convert = {"encode": encoder, "decode": decoder}[args.command](args.kind, args.lang, args.model)
+    convert: Callable[[str], Any]
+    if args.kind is None:
+        convert = recorded_encoder(args.like, args.model)
+    else:
+        convert = {"encode": encoder, "decode": decoder}[args.command](args.kind, args.lang, args.model)
     for source, target in zip(args.input, args.output):
         with contextlib.ExitStack() as files:
             reading = sys.stdin.buffer if source == "-" else files.enter_context(open(source, "rb"))

@@ -26,6 +26,7 @@ from embinit_fairseq.version import VERSION
 #: sub-command -> its line in --help; its file is imported when it is called
 COMMANDS = {
     "doctor": "check that this installation is complete and works",
+    "prepare": "raw text to a folder for fairseq-train, with a record of how it was prepared",
     "stats": "coverage and distribution of vectors for a dictionary",
     "analogy": "the word-analogy task, with Kim's Table 4",
     "neighbors": "the nearest words of a word",

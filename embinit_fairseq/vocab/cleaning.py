@@ -15,7 +15,11 @@ SYMBOLS = ("<file>", "<email>", "<url>")  # in the order of the dictionary of Ke
 #: On their way through the libraries symbols are private-use characters, which nothing splits, joins or changes.
 CARRIER = {symbol: chr(0xE000 + index) for index, symbol in enumerate((*SYMBOLS, UNKNOWN, MASK))}
 _SYMBOL = {carrier: symbol for symbol, carrier in CARRIER.items()}
-_WITHOUT_CARRIERS = dict.fromkeys(map(ord, _SYMBOL))
+#: what a raw line may not have: carriers are removed; for readers of text these are ends of lines, so they are spaces
+_RAW: dict[int, str | None] = {
+    **dict.fromkeys(map(ord, _SYMBOL)),
+    **dict.fromkeys(map(ord, "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"), " "),
+}
 
 #: symbols that a raw text may contain in writing; `<mask>` is one only where a model fills masks
 _WRITTEN = re.compile("|".join((*SYMBOLS, UNKNOWN)), re.IGNORECASE)
@@ -53,8 +57,8 @@ def carry(text: str, symbol: str) -> str:
 
 
 def without_carriers(text: str) -> str:
-    """Remove the characters of a raw text that would be taken for symbols."""
-    return text.translate(_WITHOUT_CARRIERS)
+    """Remove the characters of a raw text that would be taken for symbols; an end of a line inside it is a space."""
+    return text.translate(_RAW)
 
 
 def moses_punctuation(lang: str) -> Callable[[str], str]:

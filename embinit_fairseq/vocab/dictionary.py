@@ -59,7 +59,7 @@ class Vocabulary:
     @property
     def has_ids(self) -> bool:
         """Whether all symbols are numbers: of GPT-2's subwords (RoBERTa, BART), of units of speech."""
-        symbols = [self.symbols[row] for row in np.flatnonzero(self.regular)]
+        symbols = [self.symbols[row] for row in np.flatnonzero(self.regular).tolist()]
         return len(symbols) > _DIGITS and all(map(is_number, symbols))
 
     @property

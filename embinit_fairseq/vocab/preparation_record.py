@@ -84,7 +84,7 @@ class Recorded:
         """
         paths = {name: self.path_of(name, (given or {}).get(name)) for name in self.files}
         prepare = Preparation(self.steps, contents(paths, symbols))
-        with _libraries():
+        with libraries():
             for raw, expected in self.examples:
                 if (found := " ".join(prepare(raw))) != expected:
                     raise DataError(
@@ -224,7 +224,7 @@ def tried(
     used = {option for step in steps for option in STEPS[step["step"]].content}
     paths = {option: str(path) for option, path in files.items() if option in used}
     prepare, count, equal = Preparation(steps, contents(paths, symbols)), 0, []
-    with _libraries():
+    with libraries():
         for raw, prepared in pairs:
             count += 1
             if " ".join(found := prepare(raw)) == " ".join(prepared.split()):
@@ -291,7 +291,7 @@ def _hashes(path: PathLike) -> str:
 
 
 @contextlib.contextmanager
-def _libraries() -> Iterator[None]:
+def libraries() -> Iterator[None]:
     """Turn the ImportError of a missing library into an OptionError."""
     try:
         yield

@@ -256,13 +256,21 @@ class Preparation:
         """Return the symbols of each sentence; only the step `cleaned` makes several of a line."""
         if not self.steps:
             return [text.split()]  # finished words: what fairseq makes of them
+        return [self.segment(part) for part in self.parts(text, mask)]
+
+    def parts(self, text: str, mask: bool = False) -> list[str]:
+        """Return what the steps before subwords make of a raw text, with carriers for symbols: `segment` reads it."""
         text = without_carriers(text)
         texts = [carry(text, MASK) if mask else text]
         for apply, is_splitting in self._text_steps:
             texts = [part for text in texts for part in (apply(text) if is_splitting else [apply(text)])]
+        return texts
+
+    def segment(self, part: str) -> list[str]:
+        """Return the symbols of one of the `parts` of a text."""
         segment = self._segment
-        symbols = [list(map(restore, text.split() if segment is None else segment(text))) for text in texts]
-        return [[UNKNOWN if symbol in _STRUCTURE else symbol for symbol in sentence] for sentence in symbols]
+        symbols = map(restore, part.split() if segment is None else segment(part))
+        return [UNKNOWN if symbol in _STRUCTURE else symbol for symbol in symbols]
 
     def words(self, symbols: Sequence[str]) -> str:
         """Return the words of symbols, separated by spaces: subwords are joined."""

@@ -8,8 +8,9 @@
 # dev.tsv (MNLI: dev_matched.tsv and dev_mismatched.tsv), each of which may be a .gz. TASK: CoLA, SST-2, MRPC, STS-B,
 # QQP, MNLI, QNLI or RTE. DICT: dict.txt of the pre-trained model; without it one is made of the training text, for
 # models that are trained from scratch (MIN_COUNT: symbols that are rarer become <unk>, default 1).
-# CODES: clean, tokenise and segment as scripts/wikibooks does, with these codes of its BPE. HF: tokenise with the tokenizer
-# of this Hugging Face folder. Without either the words of the data set are used as they are.
+# Text is prepared as preparation.json next to DICT says. Without that file: CODES: clean, tokenise and segment as
+# scripts/wikibooks does, with these codes of its BPE; HF: tokenise with the tokenizer of this Hugging Face folder; without
+# either the words of the data set are used as they are.
 #
 # Makes OUTPUT/bin/{input0,input1,label}. The same call continues a stopped one.
 # shellcheck source=../env.sh
@@ -26,21 +27,28 @@ DICT=${DICT:-} CODES=${CODES:-} HF=${HF:-} MIN_COUNT=${MIN_COUNT:-1}
 
 # The columns of the files, and the options of fairseq-train that belong to the task.
 [[ -e $OUTPUT/corpus ]] || python "$REPO/scripts/glue/tasks.py" extract "$TASK" "$DATA/$TASK" "$OUTPUT/corpus"
-settings "$OUTPUT" "task=$TASK" "dict=$DICT" "codes=$CODES" "hf=$HF" "min_count=$MIN_COUNT"
+how=(--kind words) record=""
+[[ -z $HF ]] || how=(--kind huggingface)
+[[ -z $CODES ]] || how=(--kind wikibooks)
+if [[ -n $DICT && -f $(dirname "$DICT")/preparation.json ]]; then
+  how=(--like "$DICT") record=$(sha256sum <"$(dirname "$DICT")/preparation.json" | cut -c -64)
+elif [[ -n $DICT && -z $CODES$HF ]]; then
+  echo "no preparation.json next to $DICT: words are used as they are; set CODES or HF if its text was segmented" >&2
+fi
+settings "$OUTPUT" "task=$TASK" "dict=$DICT" "codes=$CODES" "hf=$HF" "min_count=$MIN_COUNT" ${record:+"record=$record"}
 
-text=$OUTPUT/corpus kind=huggingface
-[[ -z $CODES ]] || kind=wikibooks
-if [[ -n $CODES$HF ]]; then
+text=$OUTPUT/corpus
+if [[ ${how[1]} != words ]]; then
   text=$OUTPUT/text files=("$OUTPUT"/corpus/*.input?)
   if [[ ! -e $text ]]; then
     rm -rf "$text.part" && mkdir "$text.part"
-    python "$REPO/scripts/tokens.py" encode --kind "$kind" --model "$CODES$HF" --input "${files[@]}" \
+    python "$REPO/scripts/tokens.py" encode "${how[@]}" --model "$CODES$HF" --input "${files[@]}" \
       --output "${files[@]/#"$OUTPUT/corpus"/"$text.part"}"
     mv "$text.part" "$text"
   fi
 fi
 if [[ ! -e $OUTPUT/bin ]]; then
   [[ -n $DICT ]] || dictionary "$text" "$MIN_COUNT"
-  binarise "${DICT:-$OUTPUT/dict/dict.txt}" "$text"/train.input? "$OUTPUT/corpus/train.label"
+  binarise "${how[1]}" "$CODES$HF" "${DICT:-$OUTPUT/dict/dict.txt}" "$text"/train.input? "$OUTPUT/corpus/train.label"
 fi
 echo "ready: $OUTPUT/bin ($(wc -l <"$OUTPUT/bin/input0/dict.txt") symbols)"

@@ -20,7 +20,8 @@ from tqdm import tqdm
 
 from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import one_line
-from embinit_fairseq.io import whole_file, whole_folder
+from embinit_fairseq.io import read_json, whole_file, whole_folder
+from embinit_fairseq.vocab.preparation_record import record_preparation
 
 VALIDATION_SHARE = 0.1
 
@@ -31,6 +32,10 @@ def make_dictionary(corpus: Path, protocol: str, min_count: int, path: Path) -> 
     dictionary = FairseqTask.build_dictionary([str(corpus / f"{name}.input0") for name in sets], threshold=threshold)
     with whole_file(path, "w") as file:
         dictionary.save(file)
+    if (corpus / "steps.json").is_file():  # fairseq-preprocess copies the record to each seed's folder
+        made = read_json(corpus / "steps.json")
+        steps, pairs = {path.name: made["steps"]}, {path.name: made["pairs"]}
+        record_preparation(path.parent, steps, pairs=pairs, made_by="scripts/textcls/prepare.sh")
 
 
 def write_texts(corpus: Path, seed: int, folder: Path) -> None:

@@ -2,7 +2,8 @@
 
 The file has a line of headings with the columns split, label and text (others are ignored) and may be compressed by
 gzip; split is train or test. There is no quoting: a quotation mark is a character like others. Writes
-OUTPUT/{train,test}.{input0,label} (a text per line, tokens separated by spaces), OUTPUT/labels.txt, OUTPUT/facts.json.
+OUTPUT/{train,test}.{input0,label} (a text per line, tokens separated by spaces), OUTPUT/labels.txt, OUTPUT/facts.json,
+and OUTPUT/steps.json: how raw text becomes tokens, with some raw texts, for the record next to the dictionary.
 
     textgcn     as Yao et al. 2019 (Text GCN) prepare their data: Kim's clean_str and lower case; stop words are
                 removed, and words rarer than --min-count, counted over train AND test. The dictionary has the rest.
@@ -100,6 +101,13 @@ def process(examples: list[Example], protocol: str, min_count: int, stopping: fr
     return [" ".join(word for word in text if counts[word] >= rarest and word not in stopping) for text in texts]
 
 
+def steps_of(protocol: str, stopping: frozenset[str], clean: bool) -> list[dict[str, object]]:
+    """Return what `process` does as the steps of a preparation; words of the dictionary are the frequent ones."""
+    steps: list[dict[str, object]] = [{"step": "kim"}] if clean else []
+    steps += [{"step": "without", "words": sorted(stopping)}] if stopping else []
+    return [*steps, {"step": "known"}] if protocol == "textgcn" else steps
+
+
 def write_corpus(examples: list[Example], texts: list[str], folder: Path) -> dict[str, float]:
     """Write the files into an empty folder; return facts about them."""
     for split in ("train", "test"):
@@ -141,6 +149,9 @@ def main() -> None:
         )
     with whole_folder(args.output) as folder:
         facts = write_corpus(examples, texts, folder)
+        pairs = [(example.text, text) for example, text in zip(examples, texts) if text][:20]
+        steps = steps_of(args.protocol, stopping, not args.no_clean)
+        write_json(folder / "steps.json", {"steps": steps, "pairs": pairs})
     print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items()), file=sys.stderr)
 
 

@@ -24,5 +24,7 @@ settings "$out" SEED="$SEED" TRAIN="$TRAIN" TEST="$TEST" MONOLINGUAL="$MONOLINGU
     --trainpref "$out/text/train" --validpref "$out/text/valid" --testpref "$out/text/test" \
     >"$out/preprocess.log" 2>&1 ||
     die "fairseq-preprocess failed; see $out/preprocess.log"
+  python "$REPO/scripts/tokens.py" record --kind words --folder "$out/bin.part" --made-by scripts/toy/prepare.sh \
+    --dict dict.de.txt dict.en.txt --langs de en --raw "$out"/text/valid.{de,en} --prepared "$out"/text/valid.{de,en}
   mv "$out/bin.part" "$out/bin"
 }

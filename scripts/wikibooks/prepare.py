@@ -25,6 +25,7 @@ from typing import Any
 from shards.tasks import Executor, Step, Task, finished_shards, once, shard_files
 
 from embinit_fairseq.arguments import ArgumentParser
+from embinit_fairseq.corpora.binary import count
 from embinit_fairseq.errors import OptionError, one_line
 from embinit_fairseq.io import read_json, write_json
 from embinit_fairseq.vocab.cleaning import SYMBOLS
@@ -118,7 +119,14 @@ def report(work: Path, codes: Path, output: Path) -> None:
             {"dict.txt": prepared_lines(work, codes)},
             "scripts/wikibooks/prepare.sh",
         )
-    write_json(output, sum_up(work) | {"dictionary": dictionary, "parts": len(parts)})
+    binary = {split: sum_binary(work, split) for split in SPLITS}
+    write_json(output, sum_up(work) | {"dictionary": dictionary, "parts": len(parts), "binary": binary})
+
+
+def sum_binary(work: Path, split: str) -> dict[str, int]:
+    """Return the numbers of symbols that training reads, and of <unk> among them: the dictionary has been cut."""
+    shards = [count(shard / split) for shard in finished_shards(work / "binary")]
+    return {"tokens": sum(shard.tokens for shard in shards), "unknown": sum(shard.unknown for shard in shards)}
 
 
 def prepared_lines(work: Path, codes: Path) -> list[tuple[str, str]]:
@@ -161,11 +169,10 @@ def in_words(sums: dict[str, Any]) -> list[str]:
         lines += [f"{clean['lines_not_utf8']:,} lines were not UTF-8: these bytes were removed; check the input"]
     lines += [f"{words['word_types']:,} word types in training, {words['frequent_types']:,} of them kept"]
     for split in ("train", "valid"):
-        count = {key: encoded[f"{split}_{key}"] for key in ("documents", "sentences", "tokens", "unknown")}
-        share = 100 * count["unknown"] / max(count["tokens"], 1)
+        share = 100 * sums["binary"][split]["unknown"] / max(sums["binary"][split]["tokens"], 1)
         lines += [
-            f"{split}: {count['documents']:,} documents, {count['sentences']:,} sentences, "
-            f"{count['tokens']:,} subwords ({share:.2f} % <unk>)"
+            f"{split}: {encoded[f'{split}_documents']:,} documents, {encoded[f'{split}_sentences']:,} sentences, "
+            f"{encoded[f'{split}_tokens']:,} subwords ({share:.2f} % <unk>)"
         ]
     return [*lines, f"dictionary: {sums['dictionary']:,} symbols besides fairseq's four and <mask>"]
 

@@ -16,6 +16,8 @@ from fairseq.data.data_utils import load_indexed_dataset
 from programs import PYTHON
 from recipes import TRAINS, lines, refused, rows, stamps, succeed
 
+from embinit_fairseq.vocab.preparation_record import read_preparation, record_preparation
+
 save_file = pytest.importorskip("safetensors.numpy").save_file
 pytest.importorskip("tokenizers")
 
@@ -148,6 +150,23 @@ def test_a_dictionary_of_its_own_is_for_models_from_scratch(glue: Path, pretrain
     succeed("glue/prepare.sh", MIN_COUNT=100, DATA=glue, TASK="STS-B", OUTPUT=data)
     assert lines(data / "bin/label/valid.label")[:3] == ["0", "0.04", "0.08"]
     assert lines(data / "bin/label/scale") == ["0.2"]  # for export-hf
+    assert read_preparation(data / "bin/input1/dict.txt").steps == ()
     train = {"DATA": data, "RUN": out, "CHECKPOINT": pretrained / "checkpoint_last.pt"}
     assert "prepare.sh" in refused("glue/train.sh", **train)
     assert not out.exists()
+
+
+def test_text_is_prepared_as_the_record_next_to_the_dictionary_says(glue: Path, pretrained: Path, tmp_path) -> None:
+    """Not as its symbols look: here only THE is a word."""
+    (tmp_path / "old").mkdir()
+    dictionary, task = tmp_path / "old/dict.txt", tmp_path / "glue/SST-2"
+    dictionary.write_text("THE 3\nfilm 2\n, 1\n")
+    steps = [{"step": "lowercase"}, {"step": "moses", "lang": "en"}]
+    record_preparation(dictionary.parent, {"dict.txt": steps})
+    task.mkdir(parents=True)
+    for name in ("train", "dev"):
+        (task / f"{name}.tsv").write_text("sentence\tlabel\nTHE Film, dull\t0\nTHE film\t1\n")
+    out = tmp_path / "out"
+    succeed("glue/prepare.sh", DATA=task.parent, TASK="SST-2", OUTPUT=out, DICT=dictionary)
+    assert lines(out / "text/train.input0") == ["the film , dull", "the film"]
+    assert list(read_preparation(out / "bin/input0/dict.txt").steps) == steps

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from recipes import TRAINS, refused, stamps, succeed
 
+from embinit_fairseq.vocab.preparation_record import read_preparation
+
 pytest.importorskip("sklearn")
 
 WORDS = ["good", "fine", "lovely", "bad", "dull", "awful", "film", "story", "the", "a", "is", "was", "rather", "it"]
@@ -105,3 +107,5 @@ def test_data_that_cannot_be_used_are_refused_and_leave_nothing(grid, tmp_path):
     succeed("textcls/prepare.sh", **VARIABLES | {"DATA": good, "OUTPUT": out, "PROTOCOL": "inductive", "SEEDS": "2 3"})
     drawn = [(out / f"seeds/{seed}/text/valid.input0").read_text() for seed in (2, 3)]
     assert drawn[0] != drawn[1]
+    recorded = read_preparation(out / "seeds/3/bin/input0/dict.txt")
+    assert recorded.lines["equal"] == recorded.lines["tried"] == 20

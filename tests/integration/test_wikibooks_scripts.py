@@ -115,8 +115,11 @@ def test_data_are_what_fairseq_preprocess_makes_of_the_whole_text(prepared: Path
     assert len(counts) + 4 == 160
     found = Counter((tmp_path / "train").read_text().split())
     assert all(n == found[symbol] for symbol, n in counts.items() if symbol[:6] != "madeup")
-    report = json.loads((prepared / "report.json").read_text())["encoded"]
-    assert [report["train_tokens"], report["train_unknown"]] == [sum(found.values()), found["<unk>"]]
+    report = json.loads((prepared / "report.json").read_text())
+    encoded, binary = report["encoded"], report["binary"]["train"]
+    assert [encoded["train_tokens"], encoded["train_unknown"]] == [sum(found.values()), found["<unk>"]]
+    cut = sum(n for symbol, n in found.items() if symbol not in counts)  # by the dictionary's size
+    assert [binary["tokens"], binary["unknown"]] == [sum(found.values()), cut]
 
 
 def test_the_grid_ends_in_a_table(prepared: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ ARROWS = {
     "io": {"errors"},
     "figures": {"errors", "io"},
     "vectors": {"vocab"},
+    "corpora": {"vocab"},
     "init": {"vocab", "vectors"},
     "embeddings": {"vocab", "vectors", "init"},
     "checkpoints": {"vectors", "init"},
@@ -26,7 +27,7 @@ ARROWS = {
     "interop": {"vocab", "vectors", "modules", "checkpoints", "models"},
     "analysis": {"vocab", "vectors", "init", "modules", "checkpoints"},
     "runs": {"vocab"},
-    "cli": {*"vocab vectors init embeddings checkpoints resize interop models analysis runs".split()},
+    "cli": {*"vocab corpora vectors init embeddings checkpoints resize interop models analysis runs".split()},
     "__init__": {"registration", "embeddings"},
     "__main__": {"cli"},
 }

@@ -75,6 +75,12 @@ def export_hf(folder: Path) -> Command:
     return Command(first, [*first, "--dtype", "bfloat16"], folder, "model.safetensors")
 
 
+def prepare(folder: Path) -> Command:
+    (folder / "train.txt").write_text("".join(f"w{number} w{number % 9}\n" for number in range(999)))
+    first = ["prepare", str(folder / "train.txt"), "--steps", "none", "--jobs", "1", "--json"]
+    return Command(first, [*first, "--min-count", "2"], folder, "bin/dict.txt")
+
+
 def average(folder: Path) -> Command:
     state = {"args": None, "cfg": {}, "extra_state": {}, "optimizer_history": [{"num_updates": 1}]}
     for number in (1, 2, 3):
@@ -96,7 +102,7 @@ def plot_histogram(folder: Path) -> Command:
     return Command(first, [*first, "--bins", "7"], folder, force=False)
 
 
-MADE = (expand_vocab, trim_vocab, transfer_vocab, convert_tupe, export_hf)
+MADE = (expand_vocab, trim_vocab, transfer_vocab, convert_tupe, export_hf, prepare)
 FOLDERS = {make.__name__.replace("_", "-"): make for make in MADE}
 FILES = {make.__name__.replace("_", "-"): make for make in (average, plot_histogram, save_vectors)}
 

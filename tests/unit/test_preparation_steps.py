@@ -61,6 +61,12 @@ def test_a_text_never_has_the_ends_of_a_sentence():
     assert Preparation()("a </s>") == ["a", "</s>"], "finished words are what fairseq makes of them"
 
 
+def test_an_end_of_a_line_inside_a_text_is_a_space():
+    """As fairseq_compat reads lines; sentencepiece keeps U+2028."""
+    ends = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+    assert all(Preparation(parse_steps("lowercase")).parts(f"A{end}b") == ["a b"] for end in ends)
+
+
 def test_a_mask_is_a_symbol_only_where_it_may_be():
     cleaned = Preparation([*parse_steps("wikibooks"), {"step": "bpe"}], {"codes": CODES})
     assert cleaned("An <mask>-like DOG.", mask=True) == [

@@ -12,6 +12,7 @@ import torch
 from textcls import binarise, corpus, grid, scores
 
 from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.vocab.steps import Preparation
 
 HEADING = "split\tlabel\ttext\n"
 LINES = ["train\ta\tone two", "train\tb\tthree", "test\ta\tfour"]
@@ -66,6 +67,15 @@ def test_protocols_differ_in_where_words_are_counted(tmp_path):
     # nothing is removed by its count: the dictionary of the training texts decides
     assert corpus.process(examples, "inductive", 2, stopping, True) == ["cat dog", "cat bird", "bird dog fish"]
     assert corpus.process(examples, "inductive", 1, frozenset(), False)[0] == "the cat The dog"
+    for protocol, rarest, words, clean in (
+        ("textgcn", 2, stopping, True),
+        ("inductive", 2, stopping, True),
+        ("inductive", 1, frozenset(), False),
+    ):
+        texts = corpus.process(examples, protocol, rarest, words, clean)
+        symbols = {"symbols": {word for text in texts for word in text.split()}}
+        prepare = Preparation(corpus.steps_of(protocol, words, clean), symbols)
+        assert [" ".join(prepare(example.text)) for example in examples] == texts
     (tmp_path / "train.input0").write_text("a a b\nb a c\n")
     (tmp_path / "test.input0").write_text("d c c\n")
     for protocol, expected in (("textgcn", "abcd"), ("inductive", "ab")):

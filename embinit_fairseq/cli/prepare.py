@@ -1,0 +1,82 @@
+"""Prepare raw text for fairseq-train: check it, apply the steps, learn subwords, make dictionaries, binarise, and write
+preparation.json, which says how it was done. TEXT is in two languages (train.de train.en valid.de ...), in one
+(train.txt valid.txt), or in tables whose first line or keys name the columns (train.tsv dev.csv test.jsonl); each file
+may be a .gz. Its name says the split (train; valid, val, dev; test), or SPLIT=FILE does. Large corpora:
+scripts/wikibooks and scripts/wmt14."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from embinit_fairseq.cli.progress import progress
+from embinit_fairseq.cli.records import at_least, request_of, show, table
+from embinit_fairseq.io import cores
+from embinit_fairseq.vocab.preparation_options import steps_help
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add = parser.add_argument
+    add("texts", nargs="+", metavar="TEXT", help="raw text, FILE or SPLIT=FILE")
+    add("--output", required=True, metavar="DIR", help="a new folder, for bin/ (for fairseq-train), text/ and subwords")
+    add("--steps", metavar="STEPS", help=f"separated by commas, as lowercase,moses,bpe: {steps_help()}")
+    add("--bpe-size", type=at_least(1), metavar="N", help="bpe: learn N merges of the training text, of both languages")
+    add("--bpe-codes", metavar="CODES", help="bpe: use these codes of subword-nmt")
+    add("--sentencepiece-size", type=at_least(1), metavar="N", help="sentencepiece: learn a model of N pieces")
+    kinds = "of the learned model; default: %(default)s"
+    add("--sentencepiece-type", choices=("unigram", "bpe"), default="unigram", help=kinds)
+    add("--sentencepiece-model", metavar="MODEL", help="sentencepiece: use this model")
+    add("--tokenizer", metavar="FOLDER", help="huggingface: a folder with tokenizer.json")
+    add("--source-lang", metavar="L", help="language that is translated, default: of the first file; of other text: en")
+    add("--target-lang", metavar="L", help="language that it is translated to")
+    add("--text-columns", nargs="+", default=[], metavar="C", help="tables: column of the text, or two of pairs")
+    add("--label-column", metavar="C", help="tables: column of the label; without, two columns are two languages")
+    add("--regression", action="store_true", help="labels are numbers, not classes")
+    add("--dict", dest="dictionary", metavar="dict.txt", help="of a trained model: its record says the steps")
+    add("--target-dict", metavar="dict.txt", help="the same of the language that is translated to")
+    add("--joined-dictionary", action="store_true", help="one dictionary for both languages")
+    rare = "rarer symbols become <unk>; default: %(default)s"
+    add("--min-count", type=at_least(1), default=1, metavar="N", help=rare)
+    add("--jobs", type=at_least(1), default=cores(), metavar="N", help="processes, default: one per core")
+    add("--force", action="store_true", help="replace the folder if an earlier call wrote it")
+    add("--json", action="store_true", help="print one JSON object instead of tables")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check, print what was found, prepare, print a summary."""
+    from embinit_fairseq.corpora.checks import attention, table_rows
+    from embinit_fairseq.corpora.plan import PrepareRequest, make_plan
+    from embinit_fairseq.corpora.prepare import check_texts, prepare
+
+    names = {name: tuple(getattr(args, name)) for name in ("texts", "text_columns")}
+    plan = make_plan(request_of(PrepareRequest, args, **names))
+    checked, classes = check_texts(plan)
+    if not args.json:
+        print("\n".join([*table(table_rows(checked)), *attention(checked), ""]), flush=True)
+
+    def bars(description: str, total: int, unit: str) -> Any:
+        return progress(None, description, unit, total=total, hidden=args.json)
+
+    show(prepare(plan, checked, classes, bars), render, args.json)
+    return 0
+
+
+def render(record: dict[str, Any]) -> str:
+    """Return the summary for people."""
+    rows = [["prepared", "lines", "symbols", "longest", "<unk>"]]
+    for split in record["splits"]:
+        numbers = (split["sentences"], split["tokens"], split["longest"])
+        name = ".".join(filter(None, (split["split"], split["column"])))
+        rows.append([name, *(f"{number:,}" for number in numbers), f"{split['share']:.2%}"])
+    steps = dict.fromkeys(record["steps"].values())
+    lines = [*table(rows), "", f"steps          {', '.join(steps)}"]
+    if (learned := record["learned"]) is not None:
+        fewer = f" (of {learned['asked']:,}: no more in this text)" if learned["made"] < learned["asked"] else ""
+        lines.append(f"subwords       {learned['file']}: {learned['made']:,} learned{fewer}")
+    sizes = ", ".join(f"{name} {size:,}" for name, size in record["dictionaries"].items())
+    lines.append(f"dictionaries   {sizes} symbols, with <s>, <pad>, </s>, <unk>")
+    if record["classes"]:
+        lines.append(f"classes        {', '.join(record['classes'])}")
+    lines.append(f"written        {record['output']}: bin (with preparation.json), text")
+    return "\n".join([*lines, f"next           {record['next']}"])

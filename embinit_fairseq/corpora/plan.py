@@ -1,0 +1,229 @@
+"""Decide, before any text is read, what `embinit prepare` does: steps of each column, their files, dictionaries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from embinit_fairseq.corpora.sources import PLAIN, Columns, Source, find_sources, kind_of
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.io import check_folder, check_is_file, check_place
+from embinit_fairseq.vocab.dictionary import read_dictionary
+from embinit_fairseq.vocab.preparation_options import parse_steps, suggested, written
+from embinit_fairseq.vocab.preparation_record import FILE, FLAGS, contents, libraries, read_preparation
+from embinit_fairseq.vocab.steps import STEPS, Preparation
+
+CODES, MODEL = "bpe.codes", "sentencepiece.model"
+#: files that the command writes
+OURS = (CODES, MODEL, "text/*", "bin/*", "bin/input?/*", "bin/label/*")
+#: step -> its option for a file, the field of the request with a size to learn, the file that is learned
+LEARNED = {"bpe": ("codes", "bpe_size", CODES), "sentencepiece": ("model", "sentencepiece_size", MODEL)}
+
+
+@dataclass(frozen=True)
+class PrepareRequest:
+    """The options of `embinit prepare`; see its --help."""
+
+    texts: tuple[str, ...]
+    output: str
+    steps: str | None = None
+    bpe_size: int | None = None
+    bpe_codes: str | None = None
+    sentencepiece_size: int | None = None
+    sentencepiece_type: str = "unigram"
+    sentencepiece_model: str | None = None
+    tokenizer: str | None = None
+    source_lang: str | None = None
+    target_lang: str | None = None
+    text_columns: tuple[str, ...] = ()
+    label_column: str | None = None
+    regression: bool = False
+    dictionary: str | None = None
+    target_dict: str | None = None
+    joined_dictionary: bool = False
+    min_count: int = 1
+    jobs: int = 1
+    force: bool = False
+
+
+@dataclass
+class Column:
+    """How one column of text is prepared.
+
+    Args:
+        name: of the column.
+        lang: language of its text.
+        shares: name of the column whose dictionary it has.
+        dictionary: path of the dictionary that the user gives.
+        steps, files, preparation: see `Recorded`.
+    """
+
+    name: str
+    lang: str
+    shares: str
+    dictionary: str | None = None
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    preparation: Preparation = field(default_factory=Preparation)
+
+
+@dataclass
+class Plan:
+    """What is to be done. learns: `bpe` or `sentencepiece` if subwords are learned, else ``."""
+
+    request: PrepareRequest
+    sources: list[Source]
+    columns: dict[str, Column]
+    learns: str = ""
+
+    @property
+    def task(self) -> str:
+        """The task of fairseq-train."""
+        if any(source.column == "label" for source in self.sources):
+            return "sentence_prediction"
+        return "translation" if len(self.columns) == 2 else "language_modeling"
+
+    def dictionary_file(self, column: str) -> str:
+        """Return the path of a column's dictionary in the folder of the data, as fairseq names it."""
+        if self.task == "sentence_prediction":
+            return f"{column}/dict.txt"
+        return f"dict.{column}.txt" if column else "dict.txt"
+
+    def prefix(self, source: Source) -> str:
+        """Return the path of a source's binary files without ending, as fairseq names them."""
+        if self.task == "sentence_prediction":
+            return f"{source.column}/{source.split}"
+        pair = "-".join(self.columns)
+        return f"{source.split}.{pair}.{source.column}" if source.column else source.split
+
+
+def make_plan(request: PrepareRequest) -> Plan:
+    """Return what is to be done; raise OptionError, DataError or OutputError for what cannot be."""
+    columns = Columns(request.source_lang, request.target_lang, request.text_columns, request.label_column)
+    sources = find_sources(request.texts, columns)
+    files = (request.bpe_codes, request.sentencepiece_model, request.dictionary, request.target_dict)
+    read: list[str | Path] = [*(source.path for source in sources), *filter(None, files)]
+    check_folder(request.output, request.force, OURS, read)
+    check_place(request.output)
+    names = list(dict.fromkeys(source.column for source in sources if source.column != "label"))
+    if request.regression and request.label_column is None:
+        raise OptionError("--regression: for numbers as labels; name their column by --label-column")
+    plan = Plan(request, sources, {name: Column(name, _lang(name, request, sources), name) for name in names})
+    _choose_dictionaries(plan)
+    if request.dictionary is None and not any(source.split == "train" for source in sources):
+        raise OptionError("TEXT: no training text, of which the dictionary is made; name it train=FILE, or give --dict")
+    for column in plan.columns.values():
+        _choose_steps(column, plan)
+    return plan
+
+
+def _lang(name: str, request: PrepareRequest, sources: Sequence[Source]) -> str:
+    """Return the language of a column for the steps that depend on one."""
+    suffix = kind_of(sources[0].path) if sources[0].field is None else ""
+    candidate = name if name and not name.startswith("input") else request.source_lang or suffix
+    return candidate[:2] if candidate not in PLAIN and re.match(r"[a-z]{2}(?![A-Za-z])", candidate) else "en"
+
+
+def _choose_dictionaries(plan: Plan) -> None:
+    request, names = plan.request, list(plan.columns)
+    is_pair = plan.task == "translation"
+    if not is_pair and (request.joined_dictionary or request.target_dict is not None):
+        flag = "--joined-dictionary" if request.joined_dictionary else "--target-dict"
+        raise OptionError(f"{flag}: for text in two languages; leave it out")
+    if request.target_dict is not None and (request.joined_dictionary or request.dictionary is None):
+        raise OptionError("--target-dict: together with --dict, of the source, and without --joined-dictionary")
+    if is_pair and request.dictionary is not None and request.target_dict is None and not request.joined_dictionary:
+        raise OptionError("--dict: of the source; give --target-dict, too, or --joined-dictionary if it is of both")
+    if request.label_column is not None and not any(source.split == "train" for source in plan.sources):
+        raise OptionError("TEXT: no training text, which says what the classes are; name it train=FILE")
+    for flag, path in (("--dict", request.dictionary), ("--target-dict", request.target_dict)):
+        if path is not None:
+            check_is_file(path, flag)
+    for at, column in enumerate(plan.columns.values()):
+        is_shared = request.joined_dictionary or not is_pair
+        column.shares = names[0] if is_shared else column.name
+        column.dictionary = request.dictionary if is_shared or not at else request.target_dict
+        if column.dictionary is not None and at and request.joined_dictionary:
+            column.dictionary = _other_side(column.dictionary, column.name)
+
+
+def _other_side(dictionary: str, lang: str) -> str:
+    """Return the copy of a joined dictionary that has the record of the other language; without one, the dictionary."""
+    copy = Path(dictionary).with_name(f"dict.{lang}.txt")
+    if not copy.is_file():
+        return dictionary
+    if read_dictionary(copy).symbols != read_dictionary(dictionary).symbols:
+        raise OptionError(f"--joined-dictionary: {copy} has other symbols than {dictionary}; give it by --target-dict")
+    return str(copy)
+
+
+def _choose_steps(column: Column, plan: Plan) -> None:
+    """Set steps, files and preparation of a column: as recorded next to its dictionary, or as the user says."""
+    request, given = plan.request, _given_files(plan.request)
+    recorded = None if column.dictionary is None else read_preparation(column.dictionary)
+    symbols = [] if column.dictionary is None else read_dictionary(column.dictionary).symbols
+    if recorded is not None:
+        column.steps = [dict(step) for step in recorded.steps]
+        own, said = written(column.steps), request.steps
+        if said is not None and written(parse_steps(said, column.lang, "--steps")) != own:
+            raise OptionError(f"--steps {said}: the {FILE} next to {column.dictionary} says {own}; leave --steps out")
+        column.preparation = recorded.preparation(symbols, given)
+        column.files = {name: recorded.path_of(name, given.get(name)) for name in recorded.files}
+    elif request.steps is None:
+        looks = f" (the dictionary looks like {suggested(symbols, len(plan.columns) == 2)})" if symbols else ""
+        raise OptionError(
+            f"--steps: say how raw text becomes symbols{looks}, such as lowercase,moses,bpe; none for finished words"
+        )
+    else:
+        column.steps = parse_steps(request.steps, column.lang, "--steps")
+    names = {step["step"] for step in column.steps}
+    _check_options(names, plan, given)
+    if recorded is None:
+        column.files = {name: path for name, path in given.items() if _uses(names, name)}
+        column.preparation = Preparation(column.steps, contents(column.files, symbols))
+    with libraries():
+        column.preparation.parts("")
+        if not plan.learns:
+            column.preparation("")
+
+
+def _given_files(request: PrepareRequest) -> dict[str, str]:
+    """Return option of a step -> the file that the user names."""
+    given = {"codes": request.bpe_codes, "model": request.sentencepiece_model, "tokenizer": request.tokenizer}
+    files = {name: path for name, path in given.items() if path is not None}
+    if "tokenizer" in files and Path(files["tokenizer"]).is_dir():
+        files["tokenizer"] = str(Path(files["tokenizer"], "tokenizer.json"))
+    for name, path in files.items():
+        check_is_file(path, FLAGS[name])
+    return files
+
+
+def _uses(names: set[str], option: str) -> bool:
+    return any(option in STEPS[name].content for name in names)
+
+
+def _check_options(names: set[str], plan: Plan, given: dict[str, str]) -> None:
+    """Raise OptionError if a step lacks its file or size, or one is given without its step; set what is learned."""
+    request = plan.request
+    for option, flag in FLAGS.items():
+        size = next((size for one, size, _ in LEARNED.values() if one == option), None)
+        size_flag, wanted = f"--{size}".replace("_", "-"), None if size is None else getattr(request, size)
+        if not _uses(names, option):
+            if option in given or wanted is not None:
+                unused = flag if option in given else size_flag
+                raise OptionError(f"{unused}: the steps are {', '.join(sorted(names)) or 'none'}; leave it out")
+            continue
+        if request.dictionary is not None and wanted is not None:
+            raise OptionError(f"{size_flag}: the dictionary has its subwords already; give {flag} instead")
+        if option in given and wanted is not None:
+            raise OptionError(f"{flag} and {size_flag}: give one of them")
+        if wanted is not None:
+            plan.learns = next(name for name, (one, _, _) in LEARNED.items() if one == option)
+        elif option not in given and not any(option in column.files for column in plan.columns.values()):
+            learn = f", or {size_flag} N to learn it" if size else ""
+            raise OptionError(f"--steps {request.steps}: needs the file of its subwords; give it by {flag}{learn}")
+    if "known" in names and request.dictionary is None:
+        raise OptionError("--steps known: keeps the words of a dictionary; give it by --dict")

@@ -1,0 +1,220 @@
+"""From raw text to a folder for fairseq-train, with the record of how the text was prepared.
+
+DIR/text/train.de                prepared lines
+DIR/bpe.codes                    or sentencepiece.model, if learned here
+DIR/bin/train.de-en.de.bin ...   as fairseq-preprocess names them; text in one language: train.bin; with labels:
+                                 input0/train.bin, input1/, label/
+DIR/bin/preparation.json         the record (with labels: in input0/)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from embinit_fairseq.corpora import binary
+from embinit_fairseq.corpora.checks import Checked, check_source, check_together
+from embinit_fairseq.corpora.plan import LEARNED, OURS, Column, Plan
+from embinit_fairseq.corpora.sources import Source
+from embinit_fairseq.corpora.subwords import MOST_LINES, learn_codes, learn_model
+from embinit_fairseq.corpora.workers import SEPARATOR, parts_of, segmented, symbols_of, workers
+from embinit_fairseq.io import whole_folder
+from embinit_fairseq.vocab.preparation_options import written
+from embinit_fairseq.vocab.preparation_record import contents, tried, write_preparation
+from embinit_fairseq.vocab.steps import STEPS, Preparation
+
+#: description, total, unit -> tqdm's bar
+Bars = Callable[[str, int, str], Any]
+#: raw lines on which the record is tried
+_TRIED = 20
+
+
+def check_texts(plan: Plan) -> tuple[list[Checked], list[str]]:
+    """Read all texts once; return what was found, and the classes; raise DataError for what cannot be prepared."""
+    checked = [check_source(source) for source in plan.sources]
+    makes_subwords = any(STEPS[step["step"]].subwords for column in plan.columns.values() for step in column.steps)
+    return checked, check_together(checked, makes_subwords, plan.request.regression)
+
+
+def prepare(plan: Plan, checked: Sequence[Checked], classes: Sequence[str], bars: Bars) -> dict[str, Any]:
+    """Prepare and binarise all texts; return a record for people.
+
+    Args:
+        plan: what to do.
+        checked, classes: of `check_texts`.
+        bars: shows progress.
+    """
+    request = plan.request
+    lines = {one.source: one.lines for one in checked}
+    with whole_folder(request.output, request.force, OURS) as folder:
+        for name in ("text", "bin"):
+            (folder / name).mkdir()
+        learned = _learn(plan, folder, lines, bars) if plan.learns else None
+        counts = _write_texts(plan, folder, lines, bars)
+        with closing(bars("binarise", len(plan.sources), "text")) as bar:
+            splits, sizes = _binarise(plan, folder, counts, classes, bar)
+        _record(plan, folder)
+    return {
+        "output": request.output,
+        "task": plan.task,
+        "steps": {name: written(column.steps) for name, column in plan.columns.items()},
+        "checks": [one.entry() for one in checked],
+        "learned": learned,
+        "dictionaries": sizes,
+        "splits": splits,
+        "classes": list(classes),
+        "next": _next(plan, classes),
+    }
+
+
+def _text_file(folder: Path, source: Source) -> Path:
+    return folder / "text" / f"{source.split}.{source.column or 'txt'}"
+
+
+def _texts(plan: Plan) -> list[Source]:
+    return [source for source in plan.sources if source.column != "label"]
+
+
+def _write(chunks: Iterable[Any], path: Path, bar: Any) -> Counter[str]:
+    """Write chunks of lines and return the counts of their words."""
+    counts: Counter[str] = Counter()
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        for chunk in chunks:
+            file.write(chunk.text)
+            counts.update(chunk.counts)
+            bar.update(chunk.lines)
+    return counts
+
+
+def _learn(plan: Plan, folder: Path, lines: dict[Source, int], bars: Bars) -> dict[str, Any]:
+    """Apply the steps before the subwords, learn these of the training text, and set them in the plan."""
+    option, size_name, name = LEARNED[plan.learns]
+    size, counts = getattr(plan.request, size_name), Counter[str]()
+    preparations = {name: column.preparation for name, column in plan.columns.items()}
+    with workers(preparations, plan.request.jobs) as mapped:
+        for source in _texts(plan):
+            with closing(bars(f"prepare {source}", lines[source], "line")) as bar:
+                found = _write(mapped(parts_of, source.column, source.lines()), _parts_file(folder, source), bar)
+            if source.split == "train":
+                counts.update(found)
+    with closing(bars("learn subwords", 1, "model")):
+        if plan.learns == "bpe":
+            number = learn_codes(counts, size, folder / name)
+        else:
+            number = learn_model(_spaced(plan, folder, lines), size, plan.request.sentencepiece_type, folder / name)
+    for column in plan.columns.values():
+        column.files[option] = str(folder / name)
+        column.preparation = Preparation(column.steps, contents(column.files, ()))
+    return {"file": name, "asked": size, "made": number}
+
+
+def _parts_file(folder: Path, source: Source) -> Path:
+    return _text_file(folder, source).with_name(f"{source.split}.{source.column}.parts")
+
+
+def _spaced(plan: Plan, folder: Path, lines: dict[Source, int]) -> Iterable[str]:
+    """Yield at most MOST_LINES lines of the training text of all columns, evenly spaced."""
+    training = [source for source in _texts(plan) if source.split == "train"]
+    step = max(1, -(-sum(lines[source] for source in training) // MOST_LINES))
+    for source in training:
+        with open(_parts_file(folder, source), encoding="utf-8", newline="\n") as file:
+            for line in islice(file, 0, None, step):
+                yield from line.rstrip("\n").split(SEPARATOR)
+
+
+def _write_texts(plan: Plan, folder: Path, lines: dict[Source, int], bars: Bars) -> dict[str, Counter[str]]:
+    """Write the prepared lines of all sources; return column with a dictionary -> counts of its training text."""
+    counts: dict[str, Counter[str]] = {column.shares: Counter() for column in plan.columns.values()}
+    preparations = {name: column.preparation for name, column in plan.columns.items()}
+    how = segmented if plan.learns else symbols_of
+    with workers(preparations, plan.request.jobs) as mapped:
+        for source in _texts(plan):
+            parts = _parts_file(folder, source)
+            texts = _lines_of(parts) if plan.learns else source.lines()
+            with closing(bars(f"{'segment' if plan.learns else 'prepare'} {source}", lines[source], "line")) as bar:
+                found = _write(mapped(how, source.column, texts), _text_file(folder, source), bar)
+            parts.unlink(missing_ok=True)
+            if source.split == "train":
+                counts[plan.columns[source.column].shares].update(found)
+    for source in plan.sources:
+        if source.column == "label":
+            labels = "".join(f"{label.strip()}\n" for label in source.lines())
+            _text_file(folder, source).write_text(labels, encoding="utf-8")
+    return counts
+
+
+def _lines_of(path: Path) -> Iterable[str]:
+    with open(path, encoding="utf-8", newline="\n") as file:
+        for line in file:
+            yield line.removesuffix("\n")
+
+
+def _binarise(
+    plan: Plan, folder: Path, counts: dict[str, Counter[str]], classes: Sequence[str], bar: Any
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Write dictionaries and binary files; return numbers of each text, and file of a dictionary -> its symbols."""
+    request, data, made = plan.request, folder / "bin", {}
+    for name, column in plan.columns.items():
+        if column.shares not in made:
+            given = column.dictionary
+            made[column.shares] = (
+                binary.load_dictionary(given)
+                if given is not None
+                else binary.make_dictionary(counts[column.shares], request.min_count)
+            )
+        made[name] = made[column.shares]
+    if plan.task == "sentence_prediction" and not request.regression:
+        made["label"] = binary.label_dictionary(classes)
+    for name, dictionary in made.items():
+        file = data / plan.dictionary_file(name)
+        file.parent.mkdir(exist_ok=True)
+        dictionary.save(str(file))
+    splits = []
+    for source in plan.sources:
+        text, prefix = _text_file(folder, source), data / plan.prefix(source)
+        if source.column not in made:  # numbers: fairseq reads them as text
+            prefix.parent.mkdir(exist_ok=True)
+            prefix.with_name(f"{prefix.name}.label").write_bytes(text.read_bytes())
+        elif source.column == "label":
+            binary.binarise(text, made["label"], prefix, 1)
+        else:
+            numbers = binary.binarise(text, made[source.column], prefix, request.jobs)
+            splits.append({"split": source.split, "column": source.column, **numbers._asdict(), "share": numbers.share})
+        bar.update()
+    return splits, {plan.dictionary_file(name): len(made[name]) for name in plan.columns}
+
+
+def _record(plan: Plan, folder: Path) -> None:
+    """Write `preparation.json` next to the dictionaries, after its steps were tried on the first lines."""
+    recorded: dict[Path, dict[str, Any]] = {}
+    for name, column in plan.columns.items():
+        file = folder / "bin" / plan.dictionary_file(name)
+        pairs = _first_pairs(plan, folder, column)
+        recorded.setdefault(file.parent, {})[file.name] = tried(file, column.steps, column.files, pairs)
+    for place, entries in recorded.items():
+        write_preparation(place, entries, "embinit prepare")
+
+
+def _first_pairs(plan: Plan, folder: Path, column: Column) -> list[tuple[str, str]]:
+    """Return the first raw lines of a column, with their symbols."""
+    source = next(source for source in plan.sources if source.column == column.name)
+    with open(_text_file(folder, source), encoding="utf-8", newline="\n") as prepared:
+        return list(islice(zip(source.lines(), (line.rstrip("\n") for line in prepared)), _TRIED))
+
+
+def _next(plan: Plan, classes: Sequence[str]) -> str:
+    """Return the beginning of the command that trains on the folder."""
+    data = f"fairseq-train {plan.request.output}/bin --user-dir embinit_fairseq --task {plan.task}"
+    if plan.task == "sentence_prediction":
+        kind = "--num-classes 1 --regression-target" if plan.request.regression else f"--num-classes {len(classes)}"
+        return (
+            f"{data} --init-token 0 --separator-token 2 {kind} --criterion sentence_prediction --arch roberta_base ..."
+        )
+    if plan.task == "translation":
+        source, target = plan.columns
+        return f"{data} --source-lang {source} --target-lang {target} --arch transformer_iwslt_de_en ..."
+    return f"{data} --arch transformer_lm ... (--task masked_lm --arch roberta_base ...)"

@@ -1,0 +1,46 @@
+"""Learn the subwords of a text: merges of subword-nmt from words and their counts, or a model of sentencepiece."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from embinit_fairseq.errors import DataError
+from embinit_fairseq.io import write_text
+from embinit_fairseq.vocab.cleaning import library
+
+#: lines from which a sentencepiece model is learned at most, evenly spaced
+MOST_LINES = 1_000_000
+
+
+def learn_codes(counts: Mapping[str, int], size: int, path: Path) -> int:
+    """Write the merges that `subword-nmt learn-bpe` learns of the text with these words; return their number."""
+    if not any(len(word) > 1 for word in counts):
+        raise DataError("TEXT: no word of two letters in the training text, so that no subwords can be learned")
+    words = (f"{word} {count}" for word, count in counts.items())
+    codes = io.StringIO()
+    with contextlib.redirect_stderr(io.StringIO()):  # a bar, and how many pairs there are
+        library("subword_nmt.learn_bpe").learn_bpe(words, codes, size, is_dict=True)
+    write_text(path, codes.getvalue())
+    return codes.getvalue().count("\n") - 1
+
+
+def learn_model(texts: Iterable[str], size: int, kind: str, path: Path) -> int:
+    """Write a sentencepiece model of texts, `unigram` or `bpe`; return the number of its pieces."""
+    sentencepiece, model = library("sentencepiece"), io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=filter(None, texts),
+            model_writer=model,
+            vocab_size=size,
+            model_type=kind,
+            character_coverage=1.0,
+            hard_vocab_limit=False,  # a small text cannot fill a large vocabulary
+            minloglevel=2,
+        )
+    except RuntimeError as error:  # more characters than pieces, no text
+        raise DataError(f"--sentencepiece-size {size}: {' '.join(str(error).split())[-200:]}; give another") from error
+    path.write_bytes(model.getvalue())
+    return int(sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).get_piece_size())

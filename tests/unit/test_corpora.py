@@ -1,0 +1,246 @@
+"""`embinit prepare`: which file is what, what is found in a text, and the bytes that fairseq-preprocess would write."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from embinit_fairseq.corpora.sources import Columns, find_sources
+from embinit_fairseq.corpora.workers import SEPARATOR, parts_of, segmented, symbols_of, workers
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.vocab.preparation_options import parse_steps
+from embinit_fairseq.vocab.preparation_record import read_preparation
+from embinit_fairseq.vocab.steps import Preparation
+
+pytest.importorskip("sacremoses")
+apply_bpe = pytest.importorskip("subword_nmt.apply_bpe")
+learn_bpe = pytest.importorskip("subword_nmt.learn_bpe")
+
+DE = ["Ein Hund läuft, schnell.", "Der „Hund“ läuft.", "", "a\u2028b\rc </s>", "Ein Hund läuft, schnell."] * 4 + ["Ωψ"]
+EN = ["A dog's running, fast.", 'The "dog" runs.', "empty", "a b c", "A dog's running, fast."] * 4 + ["Ωψ φ"]
+ROWS = [("good film", "pos", 1.5), ("bad film, dull", "neg", -1), ("good", "pos", 1), ("dull", "neg", 0)]
+BPE = ("--steps", "lowercase,moses,bpe", "--bpe-size", "20", "--jobs", "1")
+
+
+def write(path: Path, lines: list[str], end: str = "\n", mark: bytes = b"") -> Path:
+    content = mark + "".join(f"{line}{end}" for line in lines).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+@pytest.fixture
+def parallel(tmp_path):
+    files = [write(tmp_path / "train.de", DE, "\r\n", b"\xef\xbb\xbf"), write(tmp_path / "train.en.gz", EN)]
+    return [*files, write(tmp_path / "val.de", [*DE[:6], "ξ"]), write(tmp_path / "val.en", [*EN[:6], "ξ ξ"])]
+
+
+def preprocess(flags: str) -> None:
+    from fairseq import options
+    from fairseq_cli import preprocess
+
+    preprocess.main(options.get_preprocessing_parser().parse_args(flags.split()))
+
+
+def same_files(one: Path, other: Path) -> None:
+    names = {path.name for path in other.iterdir()} - {"preprocess.log", "preparation.json"}
+    assert names == {path.name for path in one.iterdir()} - {"preparation.json"}
+    assert all((one / name).read_bytes() == (other / name).read_bytes() for name in names)
+
+
+def test_the_same_bytes_as_the_programs_one_after_the_other(parallel, tmp_path, printed):
+    """Moses, learn-bpe on both sides, apply-bpe, fairseq-preprocess; CR, U+2028 and a byte-order mark are no words."""
+    out, tokens, codes = tmp_path / "out", {}, io.StringIO()
+    record = printed("prepare", *parallel, *BPE, "--min-count", "2", "--output", out)
+    for lang, lines in {"de": DE, "en": EN}.items():
+        words = Preparation(parse_steps("lowercase,moses", lang))
+        tokens[lang] = [" ".join(words(line.replace("\u2028", " ").replace("\r", " "))) for line in lines]
+    with contextlib.redirect_stderr(io.StringIO()):
+        learn_bpe.learn_bpe([*tokens["de"], *tokens["en"]], codes, 20)
+    assert (out / "bpe.codes").read_text() == codes.getvalue()
+    bpe = apply_bpe.BPE(io.StringIO(codes.getvalue()))
+    for lang, lines in tokens.items():
+        assert (out / f"text/train.{lang}").read_text().split("\n")[:-1] == list(map(bpe.process_line, lines))
+    files = f"--trainpref {out}/text/train --validpref {out}/text/valid --destdir {tmp_path}/bin"
+    preprocess(f"-s de -t en {files} --thresholdsrc 2 --thresholdtgt 2")
+    same_files(out / "bin", tmp_path / "bin")
+    check_numbers(out, record)
+    recorded = read_preparation(out / "bin/dict.de.txt")
+    assert recorded.steps == ({"step": "lowercase"}, {"step": "moses", "lang": "de"}, {"step": "bpe"})
+    assert recorded.preparation(())(DE[0]) == (out / "text/train.de").read_text().split("\n")[0].split()
+
+
+def check_numbers(out: Path, record: dict) -> None:
+    """<unk> is what the cut dictionary lacks; ends of lines do not count."""
+    for split in record["splits"]:
+        rows = (out / f"bin/dict.{split['column']}.txt").read_text().splitlines()
+        symbols = {row.rpartition(" ")[0] for row in rows}
+        lines = (out / f"text/{split['split']}.{split['column']}").read_text().split("\n")[:-1]
+        found = [token for line in lines for token in line.split()]
+        missing = sum(token not in symbols for token in found)
+        numbers = (len(lines), len(found), missing, max(len(line.split()) for line in lines))
+        assert tuple(split[name] for name in ("sentences", "tokens", "unknown", "longest")) == numbers
+        assert split["share"] == missing / len(found)
+    assert missing == 2  # ξ ξ
+    assert record["splits"][0]["share"] > 0  # rare symbols of the training text
+
+
+def test_a_table_says_what_was_found_with_the_numbers_of_the_lines(parallel, tmp_path, shown):
+    out = shown("prepare", *parallel, *BPE, "--output", tmp_path / "out")
+    heading, german, english = (line.split() for line in out.splitlines()[:3])
+    assert dict(zip(heading, german)) == {
+        **{"text": str(parallel[0]), "lines": "21", "empty": "4", "long": "0", "CR": "4", "symbols": "4"},
+        **{"segmented": "0", "tokenised": "0", "doubled": "16", "BOM": "yes"},
+    }
+    assert english[1:4] == ["21", "0", "0"]
+    assert f"{parallel[0]}: no words in lines 3, 8, 13, 18" in out
+    assert ["valid.en", "7"] in [line.split()[:2] for line in out.splitlines()]
+    assert f"fairseq-train {tmp_path}/out/bin" in out
+
+
+def test_a_trained_models_dictionary_says_the_steps(parallel, tmp_path, printed, refused):
+    first, again = tmp_path / "first", tmp_path / "again"
+    printed("prepare", *parallel, *BPE, "--joined-dictionary", "--output", first)
+    given = ("--dict", first / "bin/dict.de.txt", "--joined-dictionary", "--output", again)
+    printed("prepare", *parallel, *given)
+    same_files(first / "bin", again / "bin")
+    assert (first / "bin/dict.de.txt").read_bytes() == (first / "bin/dict.en.txt").read_bytes()
+    assert read_preparation(again / "bin/dict.en.txt").files["codes"]["path"] == "../../first/bpe.codes"
+    assert "--steps" in refused("prepare", *parallel, "--steps", "moses,bpe", *given[:-1], tmp_path / "other")
+    other = write(tmp_path / "codes", ["#version: 0.2", "a b</w>"])
+    assert "--bpe-codes" in refused("prepare", *parallel, "--bpe-codes", other, *given[:-1], tmp_path / "other")
+    (first / "bin/preparation.json").unlink()
+    assert "looks like" in refused("prepare", *parallel, *given[:-1], tmp_path / "other")
+
+
+@pytest.fixture(params=["tsv", "csv", "jsonl"])
+def labelled(request, tmp_path):
+    kind = request.param
+    for name in ("train", "dev"):
+        lines = ["text\tlabel\tscore".replace("\t", "," if kind == "csv" else "\t")]
+        for text, label, score in ROWS:
+            quoted = f'"{text}"' if kind == "csv" else text
+            lines.append(f"{quoted}\t{label}\t{score}".replace("\t", "," if kind == "csv" else "\t"))
+        if kind == "jsonl":
+            lines = [json.dumps({"text": text, "label": label, "score": score}) for text, label, score in ROWS]
+        write(tmp_path / f"{name}.{kind}", lines)
+    return [tmp_path / f"{name}.{kind}" for name in ("train", "dev")]
+
+
+def test_tables_with_labels(labelled, tmp_path, printed, refused):
+    more = ("--text-columns", "text", "--steps", "moses", "--jobs", "1")
+    printed("prepare", *labelled, *more, "--label-column", "label", "--output", tmp_path / "out")
+    assert (tmp_path / "out/text/train.input0").read_text().split("\n")[1] == "bad film , dull"
+    assert (tmp_path / "out/bin/label/dict.txt").read_text() == "neg 1\npos 1\n"
+    for column, given in (("input0", ""), ("label", f"--srcdict {tmp_path}/out/bin/label/dict.txt")):
+        files = f"--trainpref {tmp_path}/out/text/train.{column} --validpref {tmp_path}/out/text/valid.{column}"
+        preprocess(f"--only-source {files} --destdir {tmp_path}/bin/{column} {given}")
+        same_files(tmp_path / "out/bin" / column, tmp_path / "bin" / column)
+    numbers = ("--label-column", "score", "--regression")
+    printed("prepare", *labelled, *more, *numbers, "--output", tmp_path / "numbers")
+    assert (tmp_path / "numbers/bin/label/train.label").read_text() == "1.5\n-1\n1\n0\n"
+    absent = refused("prepare", *labelled, *more, "--label-column", "stars", "--output", tmp_path / "none")
+    assert "no column stars" in absent
+    assert "text, label, score" in absent
+
+
+def test_text_in_one_language(tmp_path, printed):
+    files = [write(tmp_path / f"{name}.txt", DE) for name in ("train", "valid")]
+    printed("prepare", *files, "--steps", "none", "--output", tmp_path / "out", "--jobs", "2")
+    preprocess(f"--only-source --trainpref {files[0]} --validpref {files[1]} --destdir {tmp_path}/bin")
+    same_files(tmp_path / "out/bin", tmp_path / "bin")
+
+
+def test_processes_and_two_passes_do_not_change_the_result():
+    lines = [f"A line an {number}.\t</s> <mask> \ue004" for number in range(4500)]
+    codes = {"codes": "#version: 0.2\na n</w>\nl i\n"}
+    prepare = {"": Preparation([*parse_steps("lowercase"), {"step": "bpe"}], codes)}
+    whole = "".join(f"{' '.join(prepare[''](line))}\n" for line in lines)
+    for jobs in (1, 2):
+        with workers(prepare, jobs) as mapped:
+            chunks = list(mapped(symbols_of, "", lines))
+            parts = "".join(chunk.text for chunk in mapped(parts_of, "", lines)).split("\n")[:-1]
+            again = "".join(chunk.text for chunk in mapped(segmented, "", parts))
+        assert "".join(chunk.text for chunk in chunks) == again == whole
+        assert [chunk.lines for chunk in chunks] == [2000, 2000, 500]
+
+
+def test_several_sentences_stay_one_line():
+    pytest.importorskip("spacy")
+    lines = ["See www.x.org, line one. A 'second' one. An <unk>!", "***", "An end."]
+    prepare = Preparation([*parse_steps("wikibooks"), {"step": "bpe"}], {"codes": "#version: 0.2\na n</w>\n"})
+    parts = ["".join(text) for text in parts_of(prepare, lines)]
+    assert parts[0].count(SEPARATOR) == 2
+    assert segmented(prepare, parts) == symbols_of(prepare, lines) == list(map(prepare, lines))
+    assert len(prepare.sentences(lines[0])) == 3
+
+
+def test_only_lf_ends_a_line(tmp_path):
+    file = write(tmp_path / "train.txt", ["a\rb", "c\u2028d", "e"], "\r\n", b"\xef\xbb\xbf")
+    (source,) = find_sources([str(file)], Columns())
+    assert list(source.lines()) == ["a b", "c d", "e"]
+
+
+# ---- Names of files -------------------------------------------------------------------------------------------------
+
+
+def test_names_say_split_and_language(tmp_path):
+    names = "train.de train.en.gz news-dev.de news-dev.en".split()
+    files = [str(write(tmp_path / name, ["a"])) for name in names]
+    other = [f"test1={write(tmp_path / f'newstest2014.{lang}', ['a'])}" for lang in ("de", "en")]
+    sources = find_sources([*files, *other], Columns())
+    expected = [(split, lang) for lang in ("de", "en") for split in ("train", "valid", "test1")]
+    assert sorted((one.split, one.column) for one in sources) == sorted(expected)
+    assert [one.column for one in find_sources(files, Columns(source_lang="en"))][:2] == ["en", "de"]
+    for texts, columns, remedy in (
+        ([str(tmp_path / "newstest2014.de")], Columns(), "train="),
+        (files[:3], Columns(), "no file in en"),
+        ([*files, f"valid={files[0]}"], Columns(), "valid1="),
+        (files, Columns(target_lang="fr"), "--target-lang"),
+        (files, Columns(text_columns=["a"]), "--text-columns"),
+        ([str(write(tmp_path / "train.csv", ["a"]))], Columns(), "--text-columns"),
+    ):
+        with pytest.raises(OptionError, match=remedy):
+            find_sources(texts, columns)
+
+
+# ---- What is refused, in one line and before anything is written ----------------------------------------------------
+
+LABELLED = ("--text-columns", "t", "--label-column", "l")
+REFUSED = {
+    "unequal": (["train.de", "short.en"], BPE, "has 21 lines.*3"),
+    "latin1": (["latin.txt"], ("--steps", "none"), "not UTF-8 in lines 2, 4"),
+    "empty": (["train=empty.txt"], ("--steps", "none"), "no line"),
+    "segmented": (["bpe.train.txt"], ("--steps", "bpe", "--bpe-size", "9"), "before its segmentation"),
+    "no steps": (["train.de"], (), "--steps"),
+    "no codes": (["train.de"], ("--steps", "bpe"), "--bpe-codes, or --bpe-size N"),
+    "both": (["train.de"], ("--steps", "bpe", "--bpe-size", "9", "--bpe-codes", "codes"), "give one of them"),
+    "unused": (["train.de"], ("--steps", "moses", "--bpe-size", "9"), "--bpe-size.*leave it out"),
+    "known": (["train.de"], ("--steps", "known"), "--dict"),
+    "no train": (["valid=train.de"], ("--steps", "moses"), "train=FILE"),
+    "joined": (["train.de"], ("--steps", "moses", "--joined-dictionary"), "--joined-dictionary"),
+    "new class": (["train.tsv", "dev.tsv"], ("--steps", "none", *LABELLED), "class x"),
+    "width": (["train=wide.tsv"], ("--steps", "moses", "--text-columns", "t"), "wide.tsv:2: 3 fields"),
+    "words": (["train.tsv"], ("--steps", "none", *LABELLED, "--regression"), "number"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_prepared(case, tmp_path, refused, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = {"train.de": DE, "train.en": EN, "short.en": EN[:3], "empty.txt": [], "bpe.train.txt": ["a@@ b"] * 9}
+    texts |= {"train.tsv": ["t\tl", "a\ty", "b\tz"], "dev.tsv": ["t\tl", "a\tx"], "wide.tsv": ["t\tl", "a\tb\tc"]}
+    texts |= {"codes": ["#version: 0.2", "a b</w>"]}
+    for name, lines in texts.items():
+        write(tmp_path / name, lines)
+    (tmp_path / "latin.txt").write_bytes(b"a\n\xe4\nb\n\xe4\n")
+    files, options, remedy = REFUSED[case]
+    files = [f"train={name}" if name in ("short.en", "latin.txt") else name for name in files]
+    message = refused("prepare", *files, *options, "--output", "out", "--jobs", "1")
+    assert re.search(remedy, message), message
+    assert not (tmp_path / "out").exists()
