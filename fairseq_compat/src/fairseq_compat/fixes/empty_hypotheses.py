@@ -51,9 +51,9 @@ def patch_validation(module) -> None:
     def bleu_of(meters) -> float:
         from sacrebleu.metrics import BLEU
 
-        sums = [meters[name].sum for name in (COUNTS, TOTALS)]
-        lengths = [int(meters[f"_bleu_{side}_len"].sum) for side in ("sys", "ref")]
-        return round(BLEU.compute_bleu(*sums, *lengths, smooth_method="exp").score, 2)
+        counts, totals = (meters[name].sum for name in (COUNTS, TOTALS))
+        sys_len, ref_len = (int(meters[f"_bleu_{side}_len"].sum) for side in ("sys", "ref"))
+        return round(BLEU.compute_bleu(counts, totals, sys_len, ref_len, smooth_method="exp").score, 2)
 
     @wrap(module.TranslationTask)
     def reduce_metrics(original, self, logging_outputs, criterion):
