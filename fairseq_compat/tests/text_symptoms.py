@@ -19,7 +19,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf, overwrite_ar
 from fairseq.file_chunker_utils import Chunker, find_offsets
 from fairseq.models.transformer import TransformerModel
 from fairseq.tasks import FairseqTask
-from fairseq_cli import generate, interactive, preprocess, score
+from fairseq_cli import generate, interactive, preprocess, score, train
 from fairseq_compat.fixes.replaced_words import with_words
 from training_symptoms import in_folder, refused, write_split
 
@@ -252,6 +252,9 @@ def broken_options(folder: Path) -> None:
     model = TransformerModel.build_model(keeping.model, task)
     assert (len(model.encoder.layers), len(model.decoder.layers)) == (2, 1)
 
+    with refused("--best-checkpoint-metric bleu", "loss, ppl", "--eval-bleu"):
+        chosen = composed("data", "--best-checkpoint-metric", "bleu")
+        train.get_valid_stats(chosen, mock.Mock(), {"ppl": 2, "loss": 1}, True)
     with refused("--tokenizer moses needs --source-lang"):
         composed("data", "--tokenizer", "moses")
     saved = composed("data", "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.3")

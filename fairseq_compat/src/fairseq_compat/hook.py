@@ -20,7 +20,7 @@ FIXES = {
     ),
     "fairseq.file_io": ("atomic_copies",),
     "fairseq.utils": ("empty_user_dirs", "replaced_words"),
-    "fairseq_cli.train": ("saved_stops", "missing_packages"),
+    "fairseq_cli.train": ("saved_stops", "missing_packages", "broken_options"),
     "fairseq.distributed.utils": ("broadcast_objects", "spawned_processes", "saved_stops"),
     "fairseq.models.distributed_fairseq_model": ("cpu_data_parallel",),
     "fairseq.options": ("bf16_on_gpus", "repeated_options", "unnamed_tasks", "dead_options", "unknown_architectures"),

@@ -4,7 +4,8 @@ Symptom: (a) ``--encoder-layers-to-keep 0,2`` and the decoder's (transformers, B
     'split'``. (b) ``fairseq-preprocess --alignfile``: a word has the translation with which it was aligned last, not
     most often. (c) ``fairseq-validate --criterion`` and ``from_pretrained(..., bpe=...)`` keep the criterion and the
     segmentation of the training, if it had one. (d) ``--tokenizer moses`` without ``--source-lang``, and other choices
-    without a word that they need: ``Error merging override tokenizer.source_lang=null``.
+    without a word that they need: ``Error merging override tokenizer.source_lang=null``. (e) a value that no validation
+    has as ``--best-checkpoint-metric``: ``KeyError: 'bleu'``.
 Where: fairseq/models/transformer/transformer_config.py:48, fairseq_cli/preprocess.py:245 (counts by tensors, no two of
     which are one key), fairseq/dataclass/utils.py:459 (``overwrite_args_by_name``) and :350 (overrides of None).
 Remedy: the options do what they say; an error names the option that is missing.
@@ -21,7 +22,7 @@ from fairseq_compat.patches import wrap
 
 BROKEN = (
     r"layers_to_keep: Optional\[List\[int\]\]|freq_map\[srcidx\]"
-    r"|def overwrite_args_by_name\("
+    r"|def overwrite_args_by_name\(|def get_valid_stats\("
 )
 
 
@@ -72,7 +73,20 @@ def patch_overwriting(module) -> None:
         return original(cfg, overrides)
 
 
+def patch_train(module) -> None:
+    """Name the values of a validation if the best checkpoint is to be chosen by another one."""
+
+    @wrap(module)
+    def get_valid_stats(original, cfg, trainer, stats, *args, **options):
+        metric = cfg.checkpoint.best_checkpoint_metric
+        if metric not in stats:
+            known = ", ".join(sorted(stats))
+            raise ValueError(f"--best-checkpoint-metric {metric}: this validation has {known} (bleu: --eval-bleu)")
+        return original(cfg, trainer, stats, *args, **options)
+
+
 PATCHES = {
+    "fairseq_cli.train": patch_train,
     "fairseq.dataclass.utils": patch_overwriting,
     "fairseq.models.transformer.transformer_config": patch_transformer_config,
     "fairseq_cli.preprocess": patch_preprocess,
