@@ -95,17 +95,17 @@ def _preparation(cfg: Any, task: Any, how: Mapping[str, Any], side: int = 0) -> 
         side: whose text.
     """
     dictionary = task.target_dictionary if side else task.source_dictionary
-    path, lang = _dictionary_files(task)[side], how["lang"] or _languages(task)[side]
+    path, lang = _dictionary_files(task)[side], how.get("lang") or _languages(task)[side]
     files = {"codes": getattr(cfg.bpe, "bpe_codes", None), "model": getattr(cfg.bpe, "sentencepiece_model", None)}
     given = {option: str(file) for option, file in files.items() if file is not None}
     recorded = None if path is None else find_preparation(path, {"args": cfg, "cfg": cfg})
-    if how["preparation"] is not None:
-        steps = stated_steps(how["preparation"], lang, how["lowercase"], given, "preparation")
+    if how.get("preparation") is not None:
+        steps = stated_steps(how["preparation"], lang, how.get("lowercase"), given, "preparation")
         return Preparation(steps, contents(given, dictionary.symbols))
     if recorded is not None:
         return recorded.preparation(dictionary.symbols, given)
     bpe, tokenizer = (getattr(node, "_name", None) for node in (cfg.bpe, cfg.tokenizer))
-    if bpe is None and tokenizer is None and how["lowercase"] is None:
+    if bpe is None and tokenizer is None and how.get("lowercase") is None:
         return Preparation()
     if bpe in ("subword_nmt", None) and tokenizer is None:
         what, is_translation = ("bpe_codes" if bpe else "lowercase"), _languages(task)[0] is not None

@@ -19,7 +19,7 @@ ARROWS = {
     "corpora": {"vocab"},
     "init": {"vocab", "vectors"},
     "embeddings": {"vocab", "vectors", "init"},
-    "checkpoints": {"vectors", "init"},
+    "checkpoints": {"vocab", "vectors", "init"},
     "embed_init": {"vocab", "vectors", "init", "checkpoints"},
     "models": {"modules", "embed_init", "vocab"},
     "criterions": {"modules", "models"},
