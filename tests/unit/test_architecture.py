@@ -21,7 +21,7 @@ ARROWS = {
     "embeddings": {"vocab", "vectors", "init"},
     "checkpoints": {"vocab", "vectors", "init"},
     "embed_init": {"vocab", "vectors", "init", "checkpoints"},
-    "models": {"modules", "embed_init", "vocab"},
+    "models": {"modules", "checkpoints", "embed_init", "vocab"},
     "criterions": {"modules", "models"},
     "resize": {"vocab", "vectors", "init", "checkpoints"},
     "interop": {"vocab", "vectors", "modules", "checkpoints", "models"},

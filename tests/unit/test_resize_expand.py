@@ -317,7 +317,7 @@ def test_checkpoints_that_are_none(lm):
     pad, last = weights[TABLE].clone(), weights[TABLE].clone()
     pad[1, 0], last[12, 0] = math.nan, math.inf
     for said, change in {
-        "fully_sharded": {"fsdp_metadata": {}},
+        "sharded-state": {"fsdp_metadata": {}},
         "a row for every symbol": {"model": {"layer.weight": weights[OTHER]}},
         rf"{TABLE} and {TIED} are one tensor .* differ in the file": {"model": {**weights, TIED: weights[TIED] + 1}},
         rf"cannot be loaded .*{OTHER}": {"model": {key: value for key, value in weights.items() if key != OTHER}},
