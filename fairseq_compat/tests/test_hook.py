@@ -248,7 +248,7 @@ def test_status_of_each_fix(stand_in: Path, monkeypatch: pytest.MonkeyPatch, cap
     assert (rows["uncompiled_bleu"].needed, rows["uncompiled_bleu"].active) == (False, False)
     assert "does not apply" in rows["uncompiled_bleu"].reason
     assert (rows["empty_hypotheses"].needed, rows["empty_hypotheses"].active) == (True, False)
-    assert rows["empty_hypotheses"].reason.endswith("fairseq.scoring.bleu")
+    assert "fairseq.scoring.bleu" in rows["empty_hypotheses"].reason
     assert rows["hashable_dataclasses"].needed is UNCURED
     assert not UNCURED or runner.DISABLE in rows["hashable_dataclasses"].reason
     monkeypatch.setattr(sys, "meta_path", [finder for finder in sys.meta_path if finder is not hook.FairseqFinder])
