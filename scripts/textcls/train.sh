@@ -23,9 +23,9 @@ task=("$DATA/seeds/$seed/bin" --user-dir "$PLUGIN" --task sentence_prediction --
 longest=$(awk 'NF > n { n = NF } END { print n + 1 }' "$DATA"/corpus/*.input0) # with </s>
 
 # No last checkpoint: it would not hold how long --patience has waited, and a continued training would end later.
-# shellcheck disable=SC2086 # LABELS is a list of words
 # without a last checkpoint, which would be as large as the vectors, a stopped training begins again
 [[ -f "$RUN"/result.json ]] || rm -rf "$RUN"
+# shellcheck disable=SC2086 # LABELS is a list of words
 embinit run "$RUN" --label "${labels[@]}" ${LABELS:-} -- fairseq-train "${task[@]}" \
   --optimizer adam --adam-betas "(0.9, 0.98)" --adam-eps 1e-9 --lr 1e-3 --lr-scheduler fixed \
   --max-positions "$longest" --required-batch-size-multiple 1 --max-epoch 200 --patience 10 --log-interval 50 \
