@@ -272,7 +272,7 @@ def test_hydra_trains_a_model_by_its_name_which_python_uses(data_of, tmp_path):
     assert [dictionary[at] for at in pair] == ["<s>", "w1", "w2", "</s>", "</s>", "w3", "</s>"]
     assert hub.decode(hub.encode("w1 w2 w3")) == "w1 w2 w3"
     codes = tmp_path / "codes"
-    codes.write_text("#version: 0.2\n" + "".join(f"w {n}</w>\n" for n in range(9)))  # w9 remains w@@ 9
+    codes.write_text("#version: 0.2\n" + "".join(f"w {n}</w>\n" for n in range(10)))
     hub = TupeModel.from_pretrained(*paths, preparation="lowercase,bpe", bpe="subword_nmt", bpe_codes=str(codes))
     assert hub.encode("w1 w9").tolist() == [0, dictionary.index("w1"), dictionary.index("w9"), 2]
     assert hub.encode("w1 w99").tolist() == [0, dictionary.index("w1"), *[dictionary.unk()] * 3, 2]
