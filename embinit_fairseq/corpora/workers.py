@@ -69,6 +69,7 @@ def workers(preparations: Mapping[str, Preparation], jobs: int) -> Iterator[Call
     with ProcessPoolExecutor(jobs, initializer=_begin_process, initargs=(preparations,)) as pool:
 
         def mapped(how: Callable[..., Any], column: str, lines: Iterable[str]) -> Iterator[Chunk]:
+            """Yield the chunks in the order of the lines; at most two per process wait."""
             waiting: deque[Future[Chunk]] = deque()
             for chunk in _chunks(lines):
                 waiting.append(pool.submit(_prepare, how, column, chunk))

@@ -14,7 +14,6 @@ and OUTPUT/steps.json: how raw text becomes tokens, with some raw texts, for the
 from __future__ import annotations
 
 import argparse
-import re
 import statistics
 import sys
 from collections import Counter
@@ -28,10 +27,7 @@ from tsv import read_rows
 from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import DataError, OptionError, one_line
 from embinit_fairseq.io import read_lines, whole_folder, write_json
-
-_FOREIGN = re.compile(r"[^A-Za-z0-9(),!?'`]")
-_ENDINGS = re.compile(r"(?='s|'ve|'re|'d|'ll|n't)")
-_MARKS = re.compile(r"([,!()?])")
+from embinit_fairseq.vocab.steps import Preparation
 
 
 class Example(NamedTuple):
@@ -73,12 +69,6 @@ def read_examples(path: Path) -> list[Example]:
     return examples
 
 
-def clean_str(text: str) -> str:
-    """Return English text as the tokens of Kim 2014, separated by spaces, in lower case."""
-    text = _ENDINGS.sub(" ", _FOREIGN.sub(" ", text))
-    return " ".join(_MARKS.sub(r" \1 ", text).split()).lower()
-
-
 def stop_words(choice: str) -> frozenset[str]:
     """Return the words of spaCy's English list, of a file, or none."""
     if choice == "none":
@@ -95,7 +85,8 @@ def stop_words(choice: str) -> frozenset[str]:
 
 def process(examples: list[Example], protocol: str, min_count: int, stopping: frozenset[str], clean: bool) -> list[str]:
     """Return the texts of the examples, cleaned and without the words that the protocol removes."""
-    texts = [(clean_str(example.text) if clean else example.text).split() for example in examples]
+    prepare = Preparation([{"step": "kim"}] if clean else [])
+    texts = [prepare(example.text) for example in examples]
     counts = Counter(word for text in texts for word in text)
     rarest = min_count if protocol == "textgcn" else 1  # inductive: the dictionary leaves out rare words
     return [" ".join(word for word in text if counts[word] >= rarest and word not in stopping) for text in texts]
@@ -144,7 +135,7 @@ def main() -> None:
     if max(len(text.split()) for example, text in zip(examples, texts) if example.split == "train") < 2:
         raise DataError(
             f"{args.data}: no training text has more than one word after cleaning, without stop words and rare words; "
-            f"give longer texts, --no-clean (clean_str keeps Latin letters only), a lower --min-count than "
+            f"give longer texts, --no-clean (Kim's words have Latin letters only), a lower --min-count than "
             f"{args.min_count}, or --stop-words none"
         )
     with whole_folder(args.output) as folder:

@@ -23,6 +23,7 @@ FIXES = {
     ),
     "fairseq.file_io": ("atomic_copies",),
     "fairseq.utils": ("empty_user_dirs", "replaced_words"),
+    # missing_metrics stays last: its should_stop_early is around the one in which paused_trainings keeps --patience
     "fairseq_cli.train": ("saved_stops", "paused_trainings", "missing_packages", "missing_metrics"),
     "fairseq.distributed.utils": ("broadcast_objects", "spawned_processes", "saved_stops"),
     "fairseq.models.distributed_fairseq_model": ("cpu_data_parallel",),
