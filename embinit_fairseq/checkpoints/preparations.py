@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from embinit_fairseq.checkpoints.reading import option_nodes
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.io import PathLike
 from embinit_fairseq.vocab.dictionary import read_dictionary
-from embinit_fairseq.vocab.preparation_options import parse_steps, suggested
+from embinit_fairseq.vocab.preparation_options import parse_steps, suggested, written
 from embinit_fairseq.vocab.preparation_record import (
     FILE,
     FLAGS,
@@ -80,6 +80,23 @@ def stated_steps(
         if option not in content and any(option in STEPS[step["step"]].content for step in steps):
             raise OptionError(f"{flag} {text}: needs the file of its subwords; give it by {given_by}")
     return steps
+
+
+def other_suggestion(steps: Sequence[dict[str, Any]], symbols: Collection[str], is_translation: bool) -> str | None:
+    """Return a sentence if a dictionary suggests other steps than those that follow from a file alone; else None.
+
+    Args:
+        steps: of codes or a model that the user gives without a record and without more steps.
+        symbols: of the dictionary.
+        is_translation: True if the model translates.
+    """
+    found = suggested(symbols, is_translation)
+    if found == written(steps):
+        return None
+    return (
+        f"no {FILE} says how raw text became words, so text is only segmented ({written(steps)}); the dictionary looks "
+        f"like {found}: if the training text was prepared so, give preparation {found}"
+    )
 
 
 def unknown_preparation(what: str, flag: str, symbols: Collection[str], is_translation: bool) -> OptionError:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embinit_fairseq.checkpoints.preparations import stated_steps, unknown_preparation
+from embinit_fairseq.checkpoints.preparations import other_suggestion, stated_steps, unknown_preparation
 from embinit_fairseq.errors import DataError, OptionError, counted
 from embinit_fairseq.interop.remote import code_files
 from embinit_fairseq.interop.trained import TARGET, Side, Trained
@@ -29,7 +29,7 @@ from embinit_fairseq.io import read_json, read_lines
 from embinit_fairseq.vocab.cleaning import MASK
 from embinit_fairseq.vocab.dictionary import is_filler, vocabulary_of
 from embinit_fairseq.vocab.preparation_options import GLUED, suggested
-from embinit_fairseq.vocab.preparation_record import FILE, FLAGS, contents
+from embinit_fairseq.vocab.preparation_record import FILE, contents
 from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
 from embinit_fairseq.vocab.steps import STEPS, Preparation
 from embinit_fairseq.vocab.text import MOST_MARKED, pieces_left
@@ -259,8 +259,10 @@ def _prepared(request: ExportRequest, side: Side) -> Preparation:
     if request.preparation is not None:
         steps = stated_steps(request.preparation, _language(request, side), lowercase, given)
         return Preparation(steps, contents(given, side.symbols))
+    if side.recorded is None and given:
+        return Preparation(stated_steps("none", None, lowercase, given), contents(given, side.symbols))
     if side.recorded is None:
-        what = next((f"{FLAGS[option]} {path}" for option, path in given.items()), f"--lowercase {request.lowercase}")
+        what = f"--lang {request.lang}" if request.lowercase is None else f"--lowercase {request.lowercase}"
         raise unknown_preparation(what, "--preparation", side.symbols, side.language is not None)
     return side.recorded.preparation(side.symbols, given)
 
@@ -277,8 +279,11 @@ def _python(request: ExportRequest, side: Side) -> Tokenizer:
             raise
         doubt = f". Doubtful: {error}"  # words of the dictionary may stay whole, so that the codes have little to do
     prepare = _prepared(request, side)
+    if request.preparation is None and side.recorded is None:
+        other = other_suggestion(prepare.steps, side.symbols, side.language is not None)
+        doubt += "" if other is None else f". Attention: {other}"
     if [step["step"] for step in prepare.steps] == ["sentencepiece"] and not side.before:
-        return _marian(request, side, prepare)
+        return replace(tokenizer := _marian(request, side, prepare), why=tokenizer.why + doubt)
     try:
         prepare("")
     except ImportError as error:

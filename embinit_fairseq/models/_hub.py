@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,11 +13,18 @@ from fairseq import hub_utils, utils
 from fairseq.data import encoders
 from torch import Tensor, nn
 
-from embinit_fairseq.checkpoints.preparations import find_preparation, stated_steps, unknown_preparation
+from embinit_fairseq.checkpoints.preparations import (
+    find_preparation,
+    other_suggestion,
+    stated_steps,
+    unknown_preparation,
+)
 from embinit_fairseq.errors import CheckpointError, DataError
 from embinit_fairseq.vocab.cleaning import MASK
 from embinit_fairseq.vocab.preparation_record import contents
 from embinit_fairseq.vocab.steps import Preparation
+
+logger = logging.getLogger(__name__)
 
 
 def load_trained(
@@ -107,9 +115,14 @@ def _preparation(cfg: Any, task: Any, how: Mapping[str, Any], side: int = 0) -> 
     bpe, tokenizer = (getattr(node, "_name", None) for node in (cfg.bpe, cfg.tokenizer))
     if bpe is None and tokenizer is None and how.get("lowercase") is None:
         return Preparation()
-    if bpe in ("subword_nmt", None) and tokenizer is None:
-        what, is_translation = ("bpe_codes" if bpe else "lowercase"), _languages(task)[0] is not None
-        raise unknown_preparation(what, "preparation", dictionary.symbols, is_translation)
+    is_translation = _languages(task)[0] is not None
+    if bpe in ("subword_nmt", "sentencepiece") and tokenizer is None:
+        steps = stated_steps("none", lang, how.get("lowercase"), given, "preparation")
+        if (other := other_suggestion(steps, dictionary.symbols, is_translation)) is not None:
+            logger.warning(other)
+        return Preparation(steps, contents(given, dictionary.symbols))
+    if bpe is None and tokenizer is None:
+        raise unknown_preparation("lowercase", "preparation", dictionary.symbols, is_translation)
     return _FairseqsSegmenter(cfg)
 
 

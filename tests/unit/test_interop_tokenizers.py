@@ -177,6 +177,22 @@ def test_what_the_user_says_comes_first(prepared, tmp_path):
     assert hub_of(prepared, preparation="none").encode("or@@ an").tolist() == [0, 16, 15, 2]
 
 
+def test_codes_alone_segment_and_nothing_else(prepared, tmp_path, capsys, caplog):
+    """Without a record nothing is guessed; what the dictionary suggests is said."""
+    (prepared.folder / "data" / "preparation.json").unlink()
+    codes = prepared.folder / "codes"
+    assert export_hf(prepared, "--bpe-codes", codes) == 0
+    said = capsys.readouterr().out
+    assert "Attention: no preparation.json" in said
+    assert "give preparation cleaned,lowercase,moses:no-escape,bpe" in said
+    hub, tokenizer = hub_of(prepared, bpe_codes=str(codes)), load(prepared.output)
+    assert "give preparation cleaned,lowercase,moses:no-escape,bpe" in caplog.text
+    for text in ("the man , an orange", "The man, too."):
+        words = pytest.importorskip("subword_nmt.apply_bpe").BPE(io.StringIO(CODES)).segment_tokens(text.split())
+        assert hub.encode(text).tolist() == tokenizer(text)["input_ids"]
+        assert hub.encode(text).tolist() == ids_of(prepared.task.source_dictionary, " ".join(words), [0])
+
+
 def test_text_whose_preparation_nobody_knows_is_refused(prepared, tmp_path, capsys, monkeypatch):
     folder, codes = prepared.folder, ("--bpe-codes", prepared.folder / "codes")
     (folder / "others").write_text(CODES.replace("g e</w>\n", ""))
@@ -194,8 +210,8 @@ def test_text_whose_preparation_nobody_knows_is_refused(prepared, tmp_path, caps
     expected = "--preparation cleaned,lowercase,moses:no-escape"
     assert expected in refused(capsys, words, "--verify-text", folder / "raw")
     assert "looks like cleaned,lowercase,moses:no-escape;" in refused(capsys, words, "--lowercase", "yes")
-    with pytest.raises(OptionError, match=r"bpe_codes.*preparation.*cleaned,lowercase,moses:no-escape"):
-        hub_of(words, bpe_codes=str(codes[1]))
+    with pytest.raises(OptionError, match=r"lowercase.*preparation.*cleaned,lowercase,moses:no-escape"):
+        hub_of(words, lowercase=True)
     (folder / "words").write_text("the man , an or\n")
     assert export_hf(words, "--verify-text", folder / "words") == 0
     monkeypatch.setitem(sys.modules, "sacremoses", None)
