@@ -1,4 +1,4 @@
-"""What a user says of a preparation (`--preparation lowercase,moses,bpe`), and what a dictionary suggests of it.
+"""Parse the steps that a user names (`--preparation lowercase,moses,bpe`); suggest steps for a dictionary.
 
 A suggestion is for messages only: one symbol of a dictionary changes it.
 """

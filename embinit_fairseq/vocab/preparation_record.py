@@ -1,4 +1,4 @@
-"""`preparation.json`, next to dict.txt: how raw text became the symbols of each dictionary in the folder.
+"""Read and write `preparation.json`, next to dict.txt: how raw text became the symbols of each dictionary there.
 
     {"preparation": 1, "made_by": "embinit prepare", "versions": {"sacremoses": "0.1.1"},
      "dictionaries": {"dict.de.txt": {

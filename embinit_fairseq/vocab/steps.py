@@ -1,6 +1,6 @@
-"""The steps from raw text to the symbols of a dictionary, and from symbols back to text.
+"""Turn raw text into the symbols of a dictionary, step by step, and symbols back into text.
 
-step           what a text becomes                                  options (default)      back
+step           the text becomes                                     options (default)      back
 cleaned        sentences without addresses (`cleaning.py`)          lang                   -
 lowercase      lower case                                                                  -
 normalised     Moses' punctuation                                   lang                   -
