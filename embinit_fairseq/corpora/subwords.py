@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.io import write_text
+from embinit_fairseq.io import whole_file, write_text
 from embinit_fairseq.vocab.cleaning import library
 
 #: lines from which a sentencepiece model is learned at most, evenly spaced
@@ -27,8 +27,13 @@ def learn_codes(counts: Mapping[str, int], size: int, path: Path) -> int:
     return codes.getvalue().count("\n") - 1
 
 
-def learn_model(texts: Iterable[str], size: int, kind: str, path: Path) -> int:
-    """Write a sentencepiece model of texts, `unigram` or `bpe`; return the number of its pieces."""
+def learn_model(
+    texts: Iterable[str], size: int, kind: str, path: Path, jobs: int = 16, option: str = "--sentencepiece-size"
+) -> int:
+    """Write a sentencepiece model of texts, `unigram` or `bpe`; return the number of its pieces.
+
+    jobs: threads; the default is sentencepiece's. option: the option that gave the size.
+    """
     sentencepiece, model = library("sentencepiece"), io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -38,9 +43,11 @@ def learn_model(texts: Iterable[str], size: int, kind: str, path: Path) -> int:
             model_type=kind,
             character_coverage=1.0,
             hard_vocab_limit=False,  # a small text cannot fill a large vocabulary
+            num_threads=jobs,
             minloglevel=2,
         )
     except RuntimeError as error:  # more characters than pieces, no text
-        raise DataError(f"--sentencepiece-size {size}: {' '.join(str(error).split())[-200:]}; give another") from error
-    path.write_bytes(model.getvalue())
+        raise DataError(f"{option} {size}: {' '.join(str(error).split())[-200:]}; give another") from error
+    with whole_file(path) as file:
+        file.write(model.getvalue())
     return int(sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).get_piece_size())

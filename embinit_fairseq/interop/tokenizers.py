@@ -27,7 +27,7 @@ from embinit_fairseq.interop.trained import TARGET, Side, Trained
 from embinit_fairseq.interop.verify import DifferentOutput
 from embinit_fairseq.io import read_json, read_lines
 from embinit_fairseq.vocab.cleaning import MASK
-from embinit_fairseq.vocab.dictionary import is_filler, vocabulary_of
+from embinit_fairseq.vocab.dictionary import is_filler, is_number, vocabulary_of
 from embinit_fairseq.vocab.preparation_options import GLUED, suggested
 from embinit_fairseq.vocab.preparation_record import FILE, contents
 from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
@@ -368,7 +368,7 @@ def _gpt2(request: ExportRequest, side: Side) -> Tokenizer:
 def _is_numbers(symbols: Sequence[str]) -> bool:
     """Return True if a dictionary or a text holds numbers of GPT-2's pieces."""
     words = [symbol for symbol in symbols if not symbol.startswith("<") and not is_filler(symbol)]
-    return len(words) > 1 and all(word.isascii() and word.isdigit() for word in words)
+    return len(words) > 1 and all(map(is_number, words))
 
 
 def _copied(request: ExportRequest, side: Side) -> Tokenizer:

@@ -25,6 +25,12 @@ FREE_OPTIONS = LIMITS | frozenset(
     "--log-interval --log-format --log-file --no-progress-bar --tensorboard-logdir --wandb-project --azureml-logging "
     "--distributed-port --distributed-init-method --distributed-rank --device-id --local_rank".split()
 )
+#: options that choose the best epoch or compute its metric; they may change while no validation has this metric
+CHOOSING = frozenset(
+    "--best-checkpoint-metric --maximize-best-checkpoint-metric --report-accuracy --eval-bleu --eval-bleu-args "
+    "--eval-bleu-detok --eval-bleu-detok-args --eval-bleu-remove-bpe --eval-tokenized-bleu "
+    "--eval-bleu-print-samples".split()
+)
 #: options that name folders, which may be elsewhere when a run continues
 PLACES = frozenset(["--save-dir", "--user-dir"])
 #: options with which fairseq begins again, also if there is a checkpoint of the run
@@ -161,12 +167,15 @@ def is_flag(word: str) -> bool:
     return word.startswith("-") and len(word) > 1 and not _NUMBER.match(word)
 
 
-def differences(old: Command, new: Command) -> list[str]:
-    """Return what keeps `new` from continuing the run of `old`: "--lr was 0.1, is 0.2" for each option."""
+def differences(old: Command, new: Command, free: frozenset[str] = FREE_OPTIONS) -> list[str]:
+    """Return what keeps `new` from continuing the run of `old`: "--lr was 0.1, is 0.2" for each option.
+
+    free: options that may change.
+    """
     before, now = (
         {flag: shlex.join(values) or "given" for flag, values in command.options.items()} for command in (old, new)
     )
-    flags = [flag for flag in dict.fromkeys((*before, *now)) if flag not in FREE_OPTIONS | PLACES | {DATA}]
+    flags = [flag for flag in dict.fromkeys((*before, *now)) if flag not in free | PLACES | {DATA}]
     return [
         f"{flag} was {before.get(flag, 'not given')}, is {now.get(flag, 'not given')}"
         for flag in flags

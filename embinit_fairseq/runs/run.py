@@ -25,7 +25,16 @@ from typing import IO, Any
 
 from embinit_fairseq.errors import DataError, EmbinitError, OptionError, counted
 from embinit_fairseq.io import hardware, versions, write_json
-from embinit_fairseq.runs.command import LIMITS, Command, data_hashes, differences, labels_of, parse_command
+from embinit_fairseq.runs.command import (
+    CHOOSING,
+    FREE_OPTIONS,
+    LIMITS,
+    Command,
+    data_hashes,
+    differences,
+    labels_of,
+    parse_command,
+)
 from embinit_fairseq.runs.log import RunLog, read_log
 from embinit_fairseq.runs.metrics import wrong_direction
 from embinit_fairseq.runs.record import CHECKPOINTS, LOG, RESULT, TEXTS, TRAINING, read_record, result_of
@@ -90,7 +99,8 @@ def run(
         raise OptionError(f"{command.words[0]}: no such program; install it, or activate the environment that has it")
     check_folder_of_run(folder)
     reason = wrong_direction(record["metric"], record["higher_is_better"])
-    if reason and (metric is not None or record_before(folder) is None):  # a training that has begun is continued
+    # a training that has begun is continued
+    if reason and (metric is not None or (before := record_before(folder)) is None or lacks_metric(folder, before)):
         raise OptionError(reason)
     with _locked_log(folder) as log_file:
         before = record_before(folder)
@@ -99,7 +109,9 @@ def run(
             log_file.truncate(0)  # the log of a start that failed
         else:
             check_same(folder, before, record)
-            record = continued_record(record, before, labels or {}, chooses=metric is not None or higher)
+            record = continued_record(
+                record, before, labels or {}, chooses=metric is not None or higher or lacks_metric(folder, before)
+            )
             if not log.sessions and (folder / RESULT).is_file():  # the log is gone
                 epochs = read_record(folder / RESULT).get("epochs", {})
                 log = RunLog(epochs={int(epoch): values for epoch, values in epochs.items()}, finished=True)
@@ -248,9 +260,18 @@ def record_before(folder: Path) -> dict[str, Any] | None:
     return None
 
 
+def lacks_metric(folder: Path, before: Mapping[str, Any]) -> bool:
+    """Return True if the folder's run was validated, but never with a value of its --best-checkpoint-metric."""
+    log = folder / LOG
+    validations = read_log(log).validations.values() if log.is_file() else ()
+    metric = f"valid_{_command_of(before).option('--best-checkpoint-metric', 'loss')}"
+    return bool(validations) and all(metric not in values for values in validations)
+
+
 def check_same(folder: Path, before: Mapping[str, Any], record: Mapping[str, Any]) -> None:
     """Raise OptionError or DataError if the folder's run has other options, data or vectors."""
-    if changed := differences(_command_of(before), _command_of(record)):
+    free = FREE_OPTIONS | CHOOSING if lacks_metric(folder, before) else FREE_OPTIONS
+    if changed := differences(_command_of(before), _command_of(record), free):
         raise OptionError(f"{folder}: has a run with other options: {'; '.join(changed)}; {_REMEDY}")
     for key, kind in (("data", "data"), ("vector_files", "vectors")):
         old, new = before.get(key) or {}, record[key]

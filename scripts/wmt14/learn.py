@@ -7,7 +7,6 @@ not grow with the text.
 from __future__ import annotations
 
 import argparse
-import io
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -17,6 +16,7 @@ from pathlib import Path
 from shards.counts import MostFrequent, learn_merges, merge_steps, merged_file, read_counts
 from shards.tasks import Step, finished_shards, once, shard_files
 
+from embinit_fairseq.corpora.subwords import learn_model
 from embinit_fairseq.io import read_json, whole_file
 
 
@@ -42,7 +42,7 @@ def most_frequent(counts: Path, output: Path, wanted: int) -> None:
 
 def sentencepiece_of(clean: Path, langs: list[str], lines: int, size: int, kind: str, jobs: int, output: Path) -> None:
     """Learn a sentencepiece model from evenly spaced lines of both languages."""
-    learn_sentencepiece(spaced_lines(clean, langs, lines), size, kind, jobs, output)
+    learn_model(spaced_lines(clean, langs, lines), size, kind, output, jobs, "--size")
 
 
 def spaced_lines(clean: Path, langs: list[str], wanted: int) -> Iterator[str]:
@@ -54,22 +54,3 @@ def spaced_lines(clean: Path, langs: list[str], wanted: int) -> Iterator[str]:
         for shard in shards:
             with open(shard / f"train.{lang}", encoding="utf-8", newline="\n") as lines:
                 yield from (line.rstrip("\n") for line in islice(lines, 0, None, step))
-
-
-def learn_sentencepiece(lines: Iterator[str], size: int, kind: str, jobs: int, output: Path) -> None:
-    """Learn a model, which unlike that of scripts/tokens.py keeps capital letters."""
-    import sentencepiece
-
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=filter(None, lines),
-        model_writer=model,
-        vocab_size=size,
-        model_type=kind,
-        character_coverage=1.0,
-        hard_vocab_limit=False,  # a small text cannot fill a large vocabulary
-        num_threads=jobs,
-        minloglevel=1,
-    )
-    with whole_file(output) as file:
-        file.write(model.getvalue())

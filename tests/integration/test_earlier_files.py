@@ -1,6 +1,6 @@
 """Files of an earlier revision (tests/data/earlier/make.sh) still load, go on, compare and translate.
 
-They lack the options that came later, such as --rotary. Each option by itself: test_architectures.py.
+They lack the options that came later, such as --rotary. Each option by itself: test_architectures_checkpoints.py.
 """
 
 from __future__ import annotations

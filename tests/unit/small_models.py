@@ -208,6 +208,8 @@ ARCHITECTURES = {
         {"frozen": {}, "linear, trained": {"duo_attention": "linear", "train_embeddings": True}},
     ),
 }
+#: name of an architecture -> its task
+TASK = {name: architecture.task for name, architecture in ARCHITECTURES.items()}
 #: (name of the architecture, options) of all variants
 VARIANTS = {
     f"{name}: {variant}": (name, options)

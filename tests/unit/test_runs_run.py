@@ -358,6 +358,24 @@ def test_another_run_is_refused(tmp_path, call, training, ended, change) -> None
             call("--max-epoch", "3", *vectors)
 
 
+def test_a_metric_that_no_validation_has_is_replaced_or_computed(tmp_path, call, training) -> None:
+    """As the error about it says. Nothing else may change, and once there is a value, neither may the metric."""
+    chosen = ["--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric"]
+    training.code = 1
+    call(*chosen)
+    with pytest.raises(OptionError, match="--lr was not given"):
+        call("--lr", "0.2")
+    with pytest.raises(OptionError, match="add --maximize-best-checkpoint-metric"):
+        call("--best-checkpoint-metric", "accuracy")
+    training.code = 0
+    call(*chosen, "--eval-bleu", "--max-epoch", "2")
+    call("--best-checkpoint-metric", "loss", "--max-epoch", "3")
+    assert (result(tmp_path)["metric"], result(tmp_path)["higher_is_better"]) == ("valid_loss", False)
+    assert result(tmp_path)["best"]["epoch"] == 2
+    with pytest.raises(OptionError, match="--best-checkpoint-metric was loss, is bleu"):
+        call(*chosen, "--max-epoch", "3")
+
+
 def test_wrong_calls_leave_nothing(tmp_path, refused) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/dict.txt").touch()

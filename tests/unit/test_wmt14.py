@@ -138,7 +138,7 @@ def test_sentencepiece_is_learned_from_spaced_lines_and_undone(tmp_path: Path) -
             written(tmp_path / folder / f"train.{lang}", "\n".join([*lines[part], ""]))
     taken = list(learn.spaced_lines(tmp_path, ["en", "de"], 8))
     assert taken == [texts[lang][n] for lang in ("en", "de") for n in (0, 10, 20, 30)]
-    learn.learn_sentencepiece(learn.spaced_lines(tmp_path, ["en", "de"], 1000), 40, "unigram", 1, model)
+    learn.learn_model(learn.spaced_lines(tmp_path, ["en", "de"], 1000), 40, "unigram", model, 1)
     pieces = encode.piece_encoder("sentencepiece", model)("de Satz Nummer 7.")
     assert detokenizer([f"sentencepiece={model}"], "de")(" ".join(pieces)) == "de Satz Nummer 7."
 
