@@ -1,9 +1,10 @@
 """Call the fairseq commands with each of their options, one at a time, and print what becomes of it.
 
-    python scripts/every_option.py [COMMAND ...] > options.tsv        # preprocess train generate ...; default: all
+    nice python scripts/every_option.py OPTIONS.tsv [COMMAND ...]      # preprocess train generate ...; default: all
 
-Each call is a fork of this process, on tiny data in a temporary folder. A line per option: command, option, value,
-outcome, last line of the output. Outcomes:
+Each call is a fork of this process, on tiny data in a temporary folder. Calls whose line is in OPTIONS.tsv are left
+out, so that an interrupted call goes on. A line per option: command, the choice that brings the option (`--optimizer
+adam`) and the option, value, outcome, last line of the output. A choice has a line without an option, too. Outcomes:
 
     read      status 0, and the command read the value
     unread    status 0, and nothing read it
@@ -24,7 +25,7 @@ import re
 import signal
 import sys
 import tempfile
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 SIZES = "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 8 --decoder-embed-dim 8"
@@ -44,17 +45,45 @@ COMMANDS = {
     "eval_lm": f"{{root}}/lm --path {{root}}/lm_model/checkpoint_last.pt --gen-subset valid --cpu {LM}",
     "score": "--sys {root}/valid.en --ref {root}/valid.en",
 }
-#: choices whose options are tried as well, with what they need
+#: choices whose options are tried as well
 CHOICES = {
-    "--criterion": "cross_entropy label_smoothed_cross_entropy label_smoothed_cross_entropy_with_alignment",
+    "--criterion": "cross_entropy label_smoothed_cross_entropy label_smoothed_cross_entropy_with_alignment nat_loss",
     "--optimizer": "adam adagrad adadelta adafactor adamax nag sgd lamb composite",
     "--lr-scheduler": "cosine fixed inverse_sqrt manual pass_through polynomial_decay reduce_lr_on_plateau step "
     "tri_stage triangular",
     "--scoring": "bleu sacrebleu chrf wer",
     "--bpe": "sentencepiece subword_nmt fastbpe gpt2 bytes characters byte_bpe bert hf_byte_bpe",
     "--tokenizer": "moses nltk space",
-    "--arch": "transformer_align lstm fconv",
+    "--arch": "transformer_align lstm fconv transformer_lm levenshtein_transformer",
+    "--task": "translation_lev language_modeling masked_lm denoising",
 }
+#: command -> the choices that it reads
+CHOICES_OF = {
+    "train": " ".join(CHOICES),
+    "generate": "--scoring --bpe --tokenizer",
+    "interactive": "--bpe --tokenizer",
+    "validate": "--criterion --task",
+    "eval_lm": "--bpe --tokenizer",
+}
+LEVENSHTEIN = "--task translation_lev --arch levenshtein_transformer --criterion nat_loss --noise full_mask"
+#: choice -> the other options that it needs
+NEEDS = {
+    "cosine": "--max-update 2 --lr-period-updates 4",
+    "manual": "--update2lr {1:0.1}",
+    "step": "--lr-decay-period 2",
+    "tri_stage": "--warmup-steps 1 --hold-steps 1 --decay-steps 1",
+    "triangular": "--max-lr 0.1 --lr-period-updates 4",
+    "label_smoothed_cross_entropy_with_alignment": "--arch transformer_align",
+    "subword_nmt": "--bpe-codes {root}/codes",
+    "fastbpe": "--bpe-codes {root}/codes",
+    "transformer_lm": LM,
+    "language_modeling": f"{LM} --arch transformer_lm",
+    "masked_lm": "--arch masked_lm --criterion masked_lm",
+    "denoising": "--arch transformer",
+    **dict.fromkeys(("nat_loss", "levenshtein_transformer", "translation_lev"), LEVENSHTEIN),
+}
+#: choices for a text in one language
+OF_ONE_LANGUAGE = "transformer_lm language_modeling masked_lm denoising".split()
 #: values of options that are words
 WORDS = {
     "adam_betas": "(0.9, 0.98)",
@@ -234,13 +263,14 @@ def value_of(action: argparse.Action) -> str | None:
         return WORDS[action.dest]
     if action.choices:
         return str(next((one for one in action.choices if one != action.default), action.default))
-    for kind in (action.type, type(action.default)):
-        if kind is int:
-            return str((action.default or 0) + 1 if abs(action.default or 0) < 100 else action.default // 2)
-        if kind is float:
-            return str((action.default or 1.0) / 2)
-        if kind is bool:
-            return str(not action.default)
+    kinds = (action.type, type(action.default))
+    if bool in kinds:
+        return str(not action.default)
+    if int in kinds or float in kinds:
+        default = float(action.default or 0)
+        if int in kinds:
+            return str(int(default + 1 if abs(default) < 100 else default // 2))
+        return str((default or 1) / 2)
     return "2"
 
 
@@ -295,8 +325,25 @@ def warm_up() -> None:
     convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), words))
 
 
+def calls_of(command: str) -> Iterator[tuple[list[str], list[str], argparse.Action | None]]:
+    """Yield the calls of a command: its arguments, the choice among them, and the option to add (None: no option)."""
+    words = COMMANDS[command].split()
+    base = dict(options_of(command, words))
+    yield words, [], None
+    for action in base.values():
+        yield words, [], action
+    for option in CHOICES_OF.get(command, "").split():
+        for choice in CHOICES[option].split():
+            own = [word.replace("{root}/bin", "{root}/lm") if choice in OF_ONE_LANGUAGE else word for word in words]
+            own += [option, choice, *NEEDS.get(choice, "").split()]
+            yield own, [option, choice], None
+            for name, action in options_of(command, own).items():
+                if name not in base:
+                    yield own, [option, choice], action
+
+
 def main() -> None:
-    """Try all options of the commands."""
+    """Try the options that the file lacks."""
     import fairseq_cli.eval_lm
     import fairseq_cli.generate
     import fairseq_cli.interactive
@@ -305,31 +352,27 @@ def main() -> None:
     import fairseq_cli.train
     import fairseq_cli.validate  # noqa: F401 # forks have it
 
+    file, commands = Path(sys.argv[1]), sys.argv[2:] or list(COMMANDS)
+    done = {tuple(line.split("\t")[:2]) for line in (file.read_text().splitlines() if file.exists() else ())}
     warm_up()
-    counts: collections.Counter = collections.Counter()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, file.open("a") as table:
         root = Path(folder)
         prepare(root)
-        for command in sys.argv[1:] or COMMANDS:
-            words = COMMANDS[command].split()
-            base = dict(options_of(command, words))
-            plans = [(option, action, []) for option, action in base.items()]
-            for option, choices in CHOICES.items():
-                for choice in choices.split() if option in base else ():
-                    more = options_of(command, [*words, option, choice])
-                    plans += [(name, action, [option, choice]) for name, action in more.items() if name not in base]
-            for option, action, needs in plans:
-                value = value_of(action)
-                start = time.time()
-                given = [option] if value in (None, "") else [option, value]
-                status, output, is_read = call(command, [*words, *needs, *given], action.dest, root)
-                result = outcome(status, output, is_read, option, action.dest)
-                counts[command, result] += 1
-                last = output.strip().rpartition("\n")[2][-160:]
-                row = (command, " ".join([*needs, option]), str(value), result, f"{time.time() - start:.1f}", last)
-                print(*row, sep="\t", flush=True)
-    for (command, result), count in sorted(counts.items()):
-        print(f"# {command}\t{result}\t{count}")
+        for command in commands:
+            for words, choice, action in calls_of(command):
+                option = max(action.option_strings, key=len) if action else ""
+                place = (command, " ".join([*choice, option]).strip())
+                if place in done:
+                    continue
+                value, dest = (value_of(action), action.dest) if action else (None, choice[-1] if choice else "data")
+                given = [word for word in (option, value) if word]
+                status, output, is_read = call(command, [*words, *given], dest, root)
+                result = outcome(status, output, is_read or not action, option or "-", dest)
+                last = output.strip().rpartition("\n")[2][-200:]
+                print(*place, value, result, last, sep="\t", file=table, flush=True)
+    lines = [line.split("\t") for line in file.read_text().splitlines()]
+    for (command, result), count in sorted(collections.Counter((row[0], row[3]) for row in lines if row[1]).items()):
+        print(command, result, count, sep="\t")
 
 
 if __name__ == "__main__":

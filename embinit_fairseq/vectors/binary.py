@@ -53,6 +53,8 @@ BLOCK = 1 << 18
 LONGEST_WORD = 1 << 16
 #: absolute values that weights have, if they are not zero
 _SMALLEST, _LARGEST = 1e-9, 1e3
+#: bytes up to a space that can be text: payloads nearly always have a control character before
+_TEXT = re.compile(rb"[^\0-\x20]+ ")
 
 
 class RecordScan:
@@ -137,7 +139,8 @@ class RecordScan:
         byte do not have the size of weights.
         """
         size = self._step - 1
-        end = buffer.find(b" ", begin, begin + size) if self._separator == b" " else -1
+        text = _TEXT.match(buffer, begin, begin + size) if self._separator == b" " else None
+        end = text.end() - 1 if text else -1
         while end >= 0 and _is_text(buffer[begin:end]):
             before, after = (_are_weights(buffer[at : at + size], size) for at in (begin, end + 1))
             if after and not before:
