@@ -269,6 +269,11 @@ def dead_options() -> None:
     assert "--log-file:" in said(options.get_eval_lm_parser, "--log-file=x")[0]
     assert "fairseq-interactive" in said(options.get_generation_parser, "--constraints")[0]
     assert "--lm-path" in said(options.get_interactive_generation_parser, "--lm-path", "lm.pt")[0]
+    smoothed, aligned = "label_smoothed_cross_entropy", "label_smoothed_cross_entropy_with_alignment"
+    training = (options.get_training_parser, "--arch", "lstm", "--report-accuracy", "--criterion")
+    assert not said(*training, smoothed)
+    assert "--report-accuracy: use label_smoothed" in said(*training, aligned)[0]
+    assert "--anneal-eps" in said(*training, smoothed, "--optimizer", "adadelta", "--anneal-eps")[0]
 
 
 @in_folder
@@ -281,6 +286,9 @@ def broken_options(folder: Path) -> None:
     model = TransformerModel.build_model(keeping.model, task)
     assert (len(model.encoder.layers), len(model.decoder.layers)) == (2, 1)
 
+    for name, option in (("print_step", "--print-step"), ("retain_iter_history", "--retain-iter-history")):
+        with refused(option, "leave it out"):
+            FairseqTask(Namespace()).build_generator([], Namespace(**{name: True}))
     with refused("--tokenizer moses needs --source-lang"):
         composed("data", "--tokenizer", "moses")
     saved = composed("data", "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.3")

@@ -59,7 +59,7 @@ FIXES = {
     "fairseq.tasks.multilingual_masked_lm": ("whole_words",),
     "fairseq.tasks.denoising": ("whole_words",),
     "fairseq.tasks.multilingual_denoising": ("whole_words",),
-    "fairseq.tasks.fairseq_task": ("resumed_batches",),
+    "fairseq.tasks.fairseq_task": ("resumed_batches", "broken_options"),
     "fairseq.tasks.sentence_prediction": ("checked_labels",),
     "fairseq.tasks.translation_from_pretrained_bart": ("pretrained_bart_options",),
     "fairseq.scoring.bleu": ("empty_hypotheses", "uncompiled_bleu", "target_languages"),

@@ -4,9 +4,11 @@ Symptom: (a) ``--encoder-layers-to-keep 0,2`` and the decoder's (transformers, B
     'split'``. (b) ``fairseq-preprocess --alignfile``: a word has the translation with which it was aligned last, not
     most often. (c) ``fairseq-validate --criterion`` and ``from_pretrained(..., bpe=...)`` keep the criterion and the
     segmentation of the training, if it had one. (d) ``--tokenizer moses`` without ``--source-lang``, and other choices
-    without a word that they need: ``Error merging override tokenizer.source_lang=null``.
+    without a word that they need: ``Error merging override tokenizer.source_lang=null``. (e) ``--print-step`` and
+    ``--retain-iter-history`` with a model that translates in one pass: ``KeyError: 'steps'``, ``'history'``.
 Where: fairseq/models/transformer/transformer_config.py:48, fairseq_cli/preprocess.py:245 (counts by tensors, no two of
-    which are one key), fairseq/dataclass/utils.py:459 (``overwrite_args_by_name``) and :350 (overrides of None).
+    which are one key), fairseq/dataclass/utils.py:459 (``overwrite_args_by_name``) and :350 (overrides of None),
+    fairseq_cli/generate.py:325.
 Remedy: the options do what they say; an error names the option that is missing.
 Can go: part by part.
 """
@@ -21,7 +23,7 @@ from fairseq_compat.patches import wrap
 
 BROKEN = (
     r"layers_to_keep: Optional\[List\[int\]\]|freq_map\[srcidx\]"
-    r"|def overwrite_args_by_name\("
+    r"|def overwrite_args_by_name\(|def build_generator\("
 )
 
 
@@ -72,7 +74,22 @@ def patch_overwriting(module) -> None:
         return original(cfg, overrides)
 
 
+def patch_task(module) -> None:
+    """Refuse options of iterative generators where another one is built (`translation_lev` builds its own)."""
+
+    @wrap(module.FairseqTask)
+    def build_generator(original, self, models, args, *others, **options):
+        for name in ("print_step", "retain_iter_history"):
+            if getattr(args, name, False):
+                option = f"--{name.replace('_', '-')}"
+                raise ValueError(
+                    f"{option} needs a model that refines its translations, as Levenshtein's: leave it out"
+                )
+        return original(self, models, args, *others, **options)
+
+
 PATCHES = {
+    "fairseq.tasks.fairseq_task": patch_task,
     "fairseq.dataclass.utils": patch_overwriting,
     "fairseq.models.transformer.transformer_config": patch_transformer_config,
     "fairseq_cli.preprocess": patch_preprocess,

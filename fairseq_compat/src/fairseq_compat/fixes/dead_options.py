@@ -24,7 +24,8 @@ COMMANDS = {
     "Evaluate Language Model": "eval-lm",
     "Validation": "validate",
 }
-#: option -> (commands that do not read it, what to do instead)
+ALIGNED = "label_smoothed_cross_entropy_with_alignment"
+#: option -> (commands that do not read it, `train:CRITERION` with this criterion; what to do instead)
 TABLE = {
     "--gen-subset": ("train validate", "give --valid-subset"),
     "--valid-subset": ("generate eval-lm", "give --gen-subset"),
@@ -45,18 +46,21 @@ TABLE = {
     "--scoring": ("interactive", "use fairseq-generate"),
     "--sacrebleu": ("interactive", "use fairseq-generate"),
     "--constraints": ("generate", "use fairseq-interactive"),
+    "--anneal-eps": ("train", "adadelta's eps is constant: give another --adadelta-eps"),
+    "--report-accuracy": ("train:" + ALIGNED, "use label_smoothed_cross_entropy"),
+    "--ignore-prefix-size": ("train:" + ALIGNED, "use label_smoothed_cross_entropy"),
 }
 
 #: lines that this process has printed
 printed: set[str] = set()
 
 
-def dead_options(command: str, options: set[str]) -> list[str]:
+def dead_options(command: str, options: set[str], criterion: str | None = None) -> list[str]:
     """Return a line for each of the options that a command does not read."""
     return [
         f"fairseq-{command} does not read {option}: {remedy}"
         for option, (commands, remedy) in TABLE.items()
-        if option in options and command in commands.split()
+        if option in options and {command, f"{command}:{criterion}"} & {*commands.split()}
     ]
 
 
@@ -76,7 +80,8 @@ def patch(module):
         def parse_known_args(parse, args=None, namespace=None):
             namespace, others = parse(args, namespace)
             command = "interactive" if hasattr(namespace, "buffer_size") else COMMANDS.get(desc, "")
-            for line in dead_options(command, options_in(parser, sys.argv[1:] if args is None else args)):
+            given = options_in(parser, sys.argv[1:] if args is None else args)
+            for line in dead_options(command, given, getattr(namespace, "criterion", None)):
                 if line not in printed:
                     printed.add(line)
                     print(f"warning: {line}", file=sys.stderr)
