@@ -45,6 +45,7 @@ TABLE = {
     "--prefix-size": ("interactive", "use fairseq-generate"),
     "--scoring": ("interactive", "use fairseq-generate"),
     "--sacrebleu": ("interactive", "use fairseq-generate"),
+    "--score-reference": ("interactive", "use fairseq-generate"),
     "--constraints": ("generate", "use fairseq-interactive"),
     "--anneal-eps": ("train", "adadelta's eps is constant: give another --adadelta-eps"),
     "--report-accuracy": ("train:" + ALIGNED, "use label_smoothed_cross_entropy"),
