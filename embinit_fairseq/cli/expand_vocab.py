@@ -136,7 +136,10 @@ def _bound(record: dict[str, Any]) -> str:
         return f"{measured}; no bound, since the trained rows are also the output layer's"
     if record["bound"] is None:
         return f"no bound with {record['method']} (avg has one); --verify TEXT measures it"
-    return f"<= {record['bound']:.4g} nats for every prefix of old words"
+    return (
+        f"<= {record['bound']:.4g} nats for every prefix of old words; some distribution has "
+        f"{record['bounds']['attained']:.4g}"
+    )
 
 
 def _distilled(trained: dict[str, Any]) -> str:

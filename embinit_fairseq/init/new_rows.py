@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
+from embinit_fairseq.init.weights import Bound, Combination, bound_of
+
 if TYPE_CHECKING:
     import torch
 
@@ -175,24 +177,23 @@ def _noise_with_sigma(
     return np.split(g @ vectors.T, edges[:-1], axis=1)
 
 
-def bound(recipe: Recipe) -> float | None:
-    """Return the limit of KL(old || new) for methods whose new rows are means of old ones; None for other methods.
+def bound(recipe: Recipe, stays: np.ndarray) -> Bound | None:
+    """Return the limit of KL(old || new); None for methods whose new rows are not means of old ones.
 
-    The logit of such a word w is sum_i a_i l_i over old logits, so that (Jensen) its exp is at most
-    sum_i a_i exp(l_i) <= max(a) Z, and KL = log(1 + sum_w exp(l_w) / Z) <= log(1 + sum_w max(a_w)).
+    stays: (n,) bool, the old rows that the new model has, too.
     """
-    largest = METHODS[recipe.method].largest_shares
-    return None if largest is None or not recipe.has_bound else math.log1p(largest(recipe))
+    combine = METHODS[recipe.method].combine
+    return None if combine is None or not recipe.has_bound else bound_of(*combine(recipe), stays)
 
 
-def _share_of_average(recipe: Recipe) -> float:
-    """Return k / n, since a_i = 1 / n for each of k words: the bound is log(1 + k / n) (Hewitt 2021)."""
-    return recipe.count / len(recipe.averaged)
+def _one_mean(recipe: Recipe) -> tuple[list[Combination], list[int]]:
+    """Return the one row of W that all new words have."""
+    return [(recipe.averaged, None)], [recipe.count]
 
 
-def _shares_of_subwords(recipe: Recipe) -> float:
-    """Return the sum over the words: 1 / m for a word of m different subwords."""
-    return float(sum(np.unique(subwords, return_counts=True)[1].max() / len(subwords) for subwords in recipe.subwords))
+def _means_of_subwords(recipe: Recipe) -> tuple[list[Combination], list[int]]:
+    """Return a row of W for each word."""
+    return [(subwords, None) for subwords in recipe.subwords], [1] * recipe.count
 
 
 @dataclass(frozen=True)
@@ -203,8 +204,8 @@ class Method:
         help: says how the new rows are made.
         rows: (recipe, names of the matrices, matrices) -> rows of the new words, (k, D), for each matrix.
         scale: c by default; None if there is no noise.
-        largest_shares: for rows that are means of old ones, the sum over the new words of the largest weight of an old
-            row.
+        combine: for rows that are means of old ones, the different rows of W and how many words have each. Of a trained
+            method, those of the output matrix.
         needs_subwords: `Recipe.subwords` must have the subwords of every word.
         needs_text: `Recipe.shifts` must have rows that were trained on a text.
     """
@@ -212,7 +213,7 @@ class Method:
     help: str
     rows: Callable[[Recipe, Sequence[str], Sequence[Table]], list[np.ndarray]]
     scale: float | None = None
-    largest_shares: Callable[[Recipe], float] | None = None
+    combine: Callable[[Recipe], tuple[list[Combination], list[int]]] | None = None
     needs_subwords: bool = False
     needs_text: bool = False
 
@@ -220,20 +221,20 @@ class Method:
 #: Name -> method, in the order of tables. To add one: a function and a line here. The scale of the gaussian is that of
 #: Hewitt's code, the scale of `normal` that of fairseq.
 METHODS = {
-    "avg": Method("the mean of the old rows", _averages, largest_shares=_share_of_average),
+    "avg": Method("the mean of the old rows", _averages, combine=_one_mean),
     "gaussian": Method("drawn with mean and covariance of the old rows", _gaussian, scale=1e-5),
     "zeros": Method("0", _zeros),
     "normal": Method("drawn as fairseq's new embeddings, N(0, 1/D)", _normal, scale=1.0),
     "subword": Method(
         "the mean of the rows of the word's subwords",
         _averages_of_subwords,
-        largest_shares=_shares_of_subwords,
+        combine=_means_of_subwords,
         needs_subwords=True,
     ),
     "distill": Method(
         "trained on --distill-text until the model reads the word as its subwords",
         _distilled,
-        largest_shares=_share_of_average,
+        combine=_one_mean,
         needs_subwords=True,
         needs_text=True,
     ),

@@ -1,8 +1,8 @@
 """Add words to the dictionary of a trained model (`embinit expand-vocab`; Hewitt 2021).
 
-Every table has rows for the new words, and everything else stays as it is. If a new row is a mean of old ones, no
-prefix of old words moves the model's distribution by more than KL(old || new) <= log(1 + k / n) for k new words and n
-old ones (`init.new_rows`). The segmentation that makes the new words is written next to the model.
+Every table has rows for the new words, and everything else stays as it is. If new rows are means of old ones, KL(old ||
+new) has a bound that holds whatever the model reads: log(1 + k / n) if each of k new rows is the mean of n old ones
+(`init.weights`). The segmentation that makes the new words is written next to the model.
 """
 
 from __future__ import annotations
@@ -296,6 +296,7 @@ def _record(expansion: Expansion, words: Sequence[NewWord], subwords: Sequence[l
     size, new_row = len(source.vocabulary), change.new_row_of(len(source.symbols))
     has_grown = len(change.source) > len(source.symbols)
     appended = range(size, len(source.symbols)) if has_grown else ()
+    limits = bound(recipe, new_row >= 0) if source.softmax else None
     rows: list[dict[str, Any]] = [{"word": word.text, "row": int(row)} for word, row in zip(words, change.made)]
     return {
         "expand_vocab": 1,
@@ -304,7 +305,8 @@ def _record(expansion: Expansion, words: Sequence[NewWord], subwords: Sequence[l
         "seed": recipe.seed,
         "n": len(recipe.averaged),
         "k": recipe.count,
-        "bound": bound(recipe) if source.softmax else None,
+        "bound": None if limits is None else limits.limit,
+        "bounds": None if limits is None else limits.record(),
         "reused_fillers": int((change.made < size).sum()),
         "moved": {source.symbols[row]: int(new_row[row]) for row in appended},
         "words": [{**row, "subwords": parts} for row, parts in zip(rows, subwords)] if subwords else rows,

@@ -129,13 +129,17 @@ def test_means_of_logits_keep_the_bound(logits, count, data):
     old, some = np.array(logits), st.lists(st.integers(0, len(logits) - 1), min_size=1, max_size=4)
     rows = np.array(data.draw(st.lists(st.integers(0, len(old) - 1), min_size=1, unique=True)))
     pieces = [np.array(data.draw(some)) for _ in range(count)]
+    stays = np.ones(len(old), bool)
     for recipe in (Recipe("avg", count, rows), Recipe("subword", count, rows, subwords=pieces)):
-        assert divergence(recipe, old) <= bound(recipe) + 1e-9
-    assert bound(Recipe("avg", count, rows)) == pytest.approx(math.log(1 + count / len(rows)))
+        assert divergence(recipe, old) <= bound(recipe, stays).limit + 1e-9
+    assert bound(Recipe("avg", count, rows), stays).limit == math.log1p(count / len(rows))
     # it is reached, by a word of one piece that is sure
     piece = Recipe("subword", 1, np.arange(8), subwords=[np.array([0, 0])])
-    assert divergence(piece, np.array([50.0, *np.zeros(7)])) == pytest.approx(bound(piece), rel=1e-9)
-    assert [bound(Recipe(method, 1, ROWS)) for method in ("gaussian", "zeros", "normal")] == [None] * 3
+    limit = bound(piece, np.ones(8, bool)).limit
+    assert divergence(piece, np.array([50.0, *np.zeros(7)])) == pytest.approx(limit, rel=1e-9)
+    assert [bound(Recipe(method, 1, ROWS), np.ones(10, bool)) for method in ("gaussian", "zeros", "normal")] == [
+        None
+    ] * 3
 
 
 def divergence(recipe, old):
