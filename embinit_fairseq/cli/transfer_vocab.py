@@ -8,10 +8,14 @@ import argparse
 from typing import Any
 
 from embinit_fairseq.cli.records import request_of, show
-from embinit_fairseq.cli.vocabulary_options import add_vocabulary_options, table_names, written_files
+from embinit_fairseq.cli.vocabulary_options import (
+    add_method_options,
+    add_vocabulary_options,
+    table_names,
+    written_files,
+)
 from embinit_fairseq.errors import counted
-from embinit_fairseq.init.transfer import METHODS, SPARSITY
-from embinit_fairseq.vectors.open import FORMATS
+from embinit_fairseq.init.methods import METHODS, TRANSFER
 
 _SHOWN = 4  #: examples of each kind
 _SAID = {
@@ -27,15 +31,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_vocabulary_options(parser, "model.pt, dict.txt and transfer.json", measures=False)
     add = parser.add_argument
     add("--new-dict", required=True, metavar="dict.txt", help="the dictionary that the model is to have")
-    methods = "; ".join(f"{name}: {method.help}" for name, method in METHODS.items())
-    add("--method", required=True, choices=list(METHODS), help=methods)
-    add("--vectors", metavar="FILE", help="focus, omp: vectors of the new dictionary's words or subwords, any format")
-    add("--format", choices=list(FORMATS), help="of --vectors; default: recognised from the content")
-    default = f"an eighth of the dimension of --vectors, at most {SPARSITY}"
-    add("--sparsity", type=int, metavar="K", help=f"omp: shared words of a new word at most (default: {default})")
+    add_method_options(parser, TRANSFER)
     add("--old-bpe-codes", metavar="FILE", help="subword: segment new words with the old model's codes of subword-nmt")
     add("--old-sentencepiece-model", metavar="FILE", help="subword: segment new words with the old sentencepiece model")
-    add("--seed", type=int, default=1, metavar="N", help="of the draws (default: %(default)s)")
     add("--keep-optimizer", action="store_true", help="keep the optimizer's state, of words that keep their rows, too")
 
 

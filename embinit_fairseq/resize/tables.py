@@ -98,6 +98,17 @@ def embedding_names(model: nn.Module) -> set[str]:
     return {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
 
 
+def output_names(model: nn.Module, tables: Sequence[Table]) -> set[str]:
+    """Return the names of the tables on which logits depend.
+
+    They are those that are not only embedding matrices; all, if none of these is a matrix: then the model computes its
+    logits by its embedding matrices.
+    """
+    shapes = {name: value.dim() for name, value in model.state_dict().items()}
+    outputs = {table.name for table in tables if table.is_output}
+    return outputs if any(shapes[name] == 2 for name in outputs) else {table.name for table in tables}
+
+
 def check_tied_copies(path: str, keys: Sequence[str], weights: Mapping[str, Tensor], average: str = "") -> None:
     """Raise CheckpointError unless the tensors of one table are equal and finite. average: its name, for messages."""
     of = f"{average} " if average else ""

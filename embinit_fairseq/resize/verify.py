@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,16 @@ import torch
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import CheckpointError
-from embinit_fairseq.init.new_rows import METHODS, Recipe, bound, new_rows
+from embinit_fairseq.init.methods import EXPANSION, METHODS, Recipe, new_rows, recipe_of
 from embinit_fairseq.resize.core import Change, load_result, tensors_of
 from embinit_fairseq.resize.evaluation import Batch, divergence, logits, read_text
 from embinit_fairseq.resize.expand import Expansion
 from embinit_fairseq.resize.source import Source
+from embinit_fairseq.resize.tables import output_names
 
 QUANTILES = (0.5, 0.9, 0.99)
 #: methods that are measured next to the chosen one, since they need only the checkpoint
-COMPARED = [name for name, method in METHODS.items() if not method.needs_subwords]
+COMPARED = [name for name in EXPANSION if not (METHODS[name].needs_subwords or METHODS[name].needs_vectors)]
 #: tolerance for logits in single precision, relative to 1 + the largest, and for divergences in nats
 _ROUNDING = 1e-4
 #: the same for rows that are stored with the relative error eps / 2, in eps: the terms of a logit may be larger than it
@@ -78,9 +78,9 @@ def verify_expansion(
     model, _ = load_result(source, expansion.change, folder)
     recipes = {chosen.method: chosen}
     for method in COMPARED:
-        recipes.setdefault(method, replace(chosen, method=method, scale=None, subwords=()))
-    stays = expansion.change.new_row_of(len(source.symbols)) >= 0
-    limits = {method: bound(recipe, stays) for method, recipe in recipes.items()}
+        recipes.setdefault(method, recipe_of(method, expansion.given, seed=chosen.seed))
+    outputs = output_names(source.model, source.tables)
+    limits = {method: recipe.bound(outputs) for method, recipe in recipes.items()}
     combined = {method: recipes[method] for method, limit in limits.items() if limit is not None}
     kls, rounding, largest, changed_by = _measure(expansion, model, recipes, combined, progress(text.batches))
     weights = source.state["model"]
