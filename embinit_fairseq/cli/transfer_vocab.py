@@ -11,6 +11,7 @@ from embinit_fairseq.cli.records import request_of, show
 from embinit_fairseq.cli.vocabulary_options import (
     add_method_options,
     add_vocabulary_options,
+    bound_line,
     table_names,
     written_files,
 )
@@ -61,10 +62,21 @@ def render(record: dict[str, Any]) -> str:
             examples = ", ".join(map(_said, record["examples"][kind][:_SHOWN]))
             more = " ..." if count > _SHOWN else ""
             lines.append(f"{kind:<14} {counted(count, 'word')} {_SAID[kind]}: {examples}{more}")
+    if record["softmax"]:
+        lines.append(f"KL(old||new)   {_bound(record)}")
     none = "none in the checkpoint" if record["request"]["keep_optimizer"] else "not kept"
     state = "kept for rows that are kept" if record["optimizer"] else f"{none}; it starts again"
     lines += [table_names(record), f"optimizer      {state}", written_files(record)]
     return "\n".join(lines)
+
+
+def _bound(record: dict[str, Any]) -> str:
+    """Say how far the model's distribution of the kept words can move, or why there is no bound."""
+    if record["bound"] is not None:
+        return bound_line(record, "prefix of kept words (old: given that a kept word follows)")
+    drawn = record["words"]["drawn"]
+    of_drawn = f"{counted(drawn, 'word')} {'is' if drawn == 1 else 'are'} drawn"
+    return f"no bound: {of_drawn if drawn else 'rows are combined of removed words, or with negative weights'}"
 
 
 def _said(example: dict[str, Any]) -> str:

@@ -66,7 +66,7 @@ class Given:
     Args:
         old_size: number of old rows.
         old_row: (new N,) the old row of each symbol of both dictionaries, else -1.
-        word: (new N,) bool, the new symbols that are words; others without an old row (fillers) are averaged.
+        word: (new N,) bool, the new symbols that are words. Others without an old row (fillers) are a mean of old rows.
         averaged: the mean of old rows, mu.
         subwords: new row -> the mean of its old subwords.
         vector_rows, vectors: (K,) and (K, d), new rows with an auxiliary vector.
@@ -140,7 +140,13 @@ def _weights(method: Method, given: Given, composed: dict[int, Combination]) -> 
     old_row = given.old_row if method.keeps_shared else np.where(given.word, -1, given.old_row)
     kind = np.full(len(old_row), KINDS.index(AVERAGED if method.draw is None else DRAWN))
     kind[list(composed)] = KINDS.index(COMPOSED)
-    kind[~given.word] = KINDS.index(AVERAGED)  # a new filler; nobody reads it
+    kind[~given.word] = KINDS.index(AVERAGED)
+    # nobody reads a new filler, but it is an output: a mean of rows that stay leaves the bound as it is
+    kept = np.intersect1d(given.averaged[0], old_row)
+    if 0 < len(kept) < len(given.averaged[0]):
+        fillers = np.flatnonzero(~given.word & (old_row < 0))
+        kind[fillers] = KINDS.index(COMPOSED)
+        composed = composed | {int(row): (kept, None) for row in fillers}
     kind[old_row >= 0] = KINDS.index(COPIED)
     return Weights(given.old_size, kind, old_row, given.averaged, composed)
 
@@ -153,18 +159,22 @@ def new_rows(recipe: Recipe, tables: Mapping[str, Sequence[Table]]) -> dict[str,
     """
     names = [name for name, copies in tables.items() for _ in copies]
     flat = [table for copies in tables.values() for table in copies]
-    rows = recipe.weights.rows
-    made = []
-    for name, table in zip(names, flat):
-        shift = recipe.shifts.get(name)
-        is_trained = shift is not None and recipe.start is not None
-        made.append(recipe.start.times(table, rows) + shift if is_trained else recipe.weights.times(table, rows))
-    drawn, draw = np.flatnonzero(recipe.weights.kind[rows] == KINDS.index(DRAWN)), METHODS[recipe.method].draw
+    made = [_composed(recipe, name, table) for name, table in zip(names, flat)]
+    kinds, draw = recipe.weights.kind[recipe.weights.rows], METHODS[recipe.method].draw
+    drawn = np.flatnonzero(kinds == KINDS.index(DRAWN))
     if len(drawn) and draw is not None:
         for result, values in zip(made, draw(recipe, names, flat, len(drawn))):
             result[drawn] = values
     shaped = iter(new.reshape(-1) if table.ndim == 1 else new for new, table in zip(made, flat))
     return {name: [next(shaped) for _ in copies] for name, copies in tables.items()}
+
+
+def _composed(recipe: Recipe, name: str, table: Table) -> np.ndarray:
+    """Return the new rows of a matrix, (k, D); rows that are drawn are 0."""
+    rows, shift = recipe.weights.rows, recipe.shifts.get(name)
+    if recipe.start is None or shift is None:
+        return recipe.weights.times(table, rows)
+    return recipe.start.times(table, rows) + shift
 
 
 # ---- Rows that are drawn: (recipe, names of the matrices, matrices, count) -> (count, D) for each matrix ------------

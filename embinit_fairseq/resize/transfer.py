@@ -24,6 +24,7 @@ from embinit_fairseq.resize.auxiliary import MethodRequest, auxiliary_vectors, f
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.prepared import carry_preparation
 from embinit_fairseq.resize.source import Source, open_source
+from embinit_fairseq.resize.tables import output_names
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
 from embinit_fairseq.vocab.preparation_record import FILE, read_preparation
 from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
@@ -155,9 +156,10 @@ def _old_segmentation(request: TransferRequest, old: Vocabulary) -> Callable[[To
 
 def _record(transfer: Transfer, request: TransferRequest) -> dict[str, Any]:
     """Return the record of a transfer, without the entries that all changes have."""
-    weights, new = transfer.weights, transfer.new
+    weights, new, source = transfer.weights, transfer.new, transfer.source
+    limits = transfer.recipe.bound(output_names(source.model, source.tables)) if source.softmax else None
     words = {kind: weights.rows_of(kind)[new.word[weights.rows_of(kind)]].tolist() for kind in KINDS}
-    composed = [len(weights.row(row)[0]) for row in weights.rows_of(COMPOSED)]
+    composed = [len(weights.row(row)[0]) for row in words[COMPOSED]]
     return {
         "transfer_vocab": 1,
         "method": request.method,
@@ -166,6 +168,8 @@ def _record(transfer: Transfer, request: TransferRequest) -> dict[str, Any]:
         "words": {kind: len(rows) for kind, rows in words.items()},
         "examples": {kind: [_example(transfer, row) for row in rows[:_EXAMPLES]] for kind, rows in words.items()},
         "parts_of_a_word": float(np.mean(composed)) if composed else None,
+        "bound": None if limits is None else limits.limit,
+        "bounds": None if limits is None else limits.record(),
     }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import sentencepiece
 import torch
-from expand_checkpoints import TWO_TABLES, USER_DIR, WORDS, dictionary, make
+from expand_checkpoints import TWO_TABLES, USER_DIR, WORDS, as_fairseq, dictionary, logits, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from segmentations import train
@@ -403,6 +403,35 @@ def test_focus_is_that_of_the_package_deepfocus(monkeypatch) -> None:
     compared = np.setdiff1d(np.arange(len(ours)), drawn)
     assert len(compared) > 350
     np.testing.assert_allclose(ours[compared], theirs[compared], rtol=0, atol=5e-6)  # they count in float32
+
+
+@pytest.mark.parametrize("family", ["lm", "roberta", "transformer_shared"])
+def test_the_bound_holds_for_old_given_the_kept_words(family: str, tmp_path: Path, shown) -> None:
+    """At every position of a text of kept words, with wide logits; KL from both distributions. There is a new filler,
+    and `ing` and `ca` are copied twice."""
+
+    def wide(model) -> None:
+        for name, parameter in model.named_parameters():
+            if "layer_norm" in name and name.endswith("weight"):
+                parameter *= 4
+
+    old = make(tmp_path, family, words=["w0", "ca@@", "ing", "w3", "gone"], tweak=wide)
+    new = write(tmp_path / "new.txt", *"▁w3 ▁ca ing ca ▁ing ▁w0 ▁x ▁y madeupword0000".split())
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text("w0 1 0 .2\nw3 .5 .5 .3\nx 1 .9 0\ny .1 1 0\n")
+    done, record, _ = transfer(old, new, "focus", vectors=str(vectors))
+    assert record["words"] == {"copied": 6, "composed": 2, "averaged": 0, "drawn": 0}
+    model, task = as_fairseq(old)
+    pairs = (("", old.task.source_dictionary), ("▁", task.source_dictionary))
+    text = ([table.eos(), *(table.index(mark + word) for word in "w0 w3 w3 w0 w3".split())] for mark, table in pairs)
+    ids = dict(zip(("old", "new"), text))
+    before, after = logits(old.model, ids["old"], ids["old"]), logits(model, ids["new"], ids["new"])
+    kept = np.unique(done.weights.old_row[done.weights.old_row >= 0])
+    first = torch.tensor([int(np.flatnonzero(done.weights.old_row == row)[0]) for row in kept])
+    p = before[:, torch.from_numpy(kept)].double().log_softmax(-1)
+    q = after.double().log_softmax(-1)[:, first]
+    kls = (p.exp() * (p - q)).sum(-1)
+    assert 0 < kls.max() <= record["bound"] <= record["bounds"]["uniform"]
 
 
 def test_bad_input_is_one_line_and_writes_nothing(tmp_path: Path, refused, monkeypatch) -> None:
