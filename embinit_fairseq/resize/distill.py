@@ -316,7 +316,7 @@ def train(
 
 def _divergences(model: nn.Module, change: Change, rows: Any) -> dict[str, float]:
     """Return KL(old || new) on a text in old subwords: mean, largest, number of tokens."""
-    old, made = torch.from_numpy(np.flatnonzero(change.source >= 0)), torch.from_numpy(change.made)
-    values = [logits(model, batch) for batch in batched(rows, len(change.source))]
+    old, made = torch.from_numpy(np.flatnonzero(change.old_row >= 0)), torch.from_numpy(change.made)
+    values = [logits(model, batch) for batch in batched(rows, len(change.old_row))]
     kl = torch.cat([divergence(value[:, old], value[:, made]) for value in values])
     return {"mean": float(kl.mean()), "max": float(kl.max()), "tokens": len(kl)}

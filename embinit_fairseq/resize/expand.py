@@ -105,11 +105,11 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
     # 2. A row for every new word
     change = place_words(source, [word.text for word in words])
     # 3. The new rows: means of old ones, draws around the mean, or trained
-    needed = request.chosen.needs_subwords
-    subwords = (
-        subwords_of_words(request.words, words, segmentation, source.vocabulary, request.method) if needed else []
-    )
-    given = _given(request, spec, source, change, subwords)
+    old, needed = source.vocabulary, request.chosen.needs_subwords
+    row_of = {symbol: row for row, symbol in enumerate(old.symbols) if not old.filler[row]}
+    subwords = subwords_of_words(request.words, words, segmentation, row_of, request.method) if needed else []
+    rows = [np.array([row_of[subword] for subword in word]) for word in subwords]
+    given = _given(request, spec, source, change, rows)
     try:
         recipe = recipe_of(request.method, given, request.noise_scale, request.seed)
     except DataError as error:
@@ -244,31 +244,29 @@ def place_words(source: Source, words: Sequence[str]) -> Change:
 
 
 def _given(
-    request: ExpandRequest, spec: SourceSpec | None, source: Source, change: Change, subwords: Sequence[list[str]]
+    request: ExpandRequest, spec: SourceSpec | None, source: Source, change: Change, subwords: Sequence[np.ndarray]
 ) -> Given:
-    """Return what the rows of the new words start from."""
+    """Return what the rows of the new words start from. subwords: the old rows of each word's subwords."""
     old = source.vocabulary
-    row_of = {symbol: row for row, symbol in enumerate(old.symbols) if not old.filler[row]}
     averaged = averaged_rows(old, len(source.symbols), request.average_over)
-    rows = [np.array([row_of[subword] for subword in word]) for word in subwords]
     size = len(change.symbols) - len(source.symbols) + len(old)
     new = Vocabulary(change.symbols[:size], np.ones(size, dtype=np.int64), old.roles)
-    word = symbols_of(change.symbols, new.special, size).word | (change.source < 0)
+    word = symbols_of(change.symbols, new.special, size).word | (change.old_row < 0)
     vector_rows, vectors = auxiliary_vectors(spec, new)
-    means = {int(row): (parts, None) for row, parts in zip(change.made, rows)}
-    given = Given(len(source.symbols), change.source, word, (averaged, None), means, vector_rows, vectors)
+    means = {int(row): (parts, None) for row, parts in zip(change.made, subwords)}
+    given = Given(len(source.symbols), change.old_row, word, (averaged, None), means, vector_rows, vectors)
     return replace(given, sparsity=request.sparsity)
 
 
 def subwords_of_words(
-    path: str, words: Sequence[NewWord], segmentation: Segmentation | None, old: Vocabulary, method: str
+    path: str, words: Sequence[NewWord], segmentation: Segmentation | None, symbols: Collection[str], method: str
 ) -> list[list[str]]:
     """Return the subwords of every word, from its line or else from the segmentation.
 
     Raises:
         DataError: a word has no subwords, or one that the dictionary lacks; names file, line, word and subword.
     """
-    result, symbols = [], {symbol for row, symbol in enumerate(old.symbols) if not old.filler[row]}
+    result = []
     for word in words:
         subwords = list(word.subwords or (segmentation.segment_symbol(word.text) if segmentation else ()))
         if not subwords:
@@ -304,7 +302,7 @@ def _record(expansion: Expansion, words: Sequence[NewWord], subwords: Sequence[l
     """Return the record of an expansion, without the entries that all changes have."""
     source, change, recipe = expansion.source, expansion.change, expansion.recipe
     size, new_row = len(source.vocabulary), change.new_row_of(len(source.symbols))
-    has_grown = len(change.source) > len(source.symbols)
+    has_grown = len(change.old_row) > len(source.symbols)
     appended = range(size, len(source.symbols)) if has_grown else ()
     limits = recipe.bound(output_names(source.model, source.tables)) if source.softmax else None
     rows: list[dict[str, Any]] = [{"word": word.text, "row": int(row)} for word, row in zip(words, change.made)]

@@ -133,16 +133,16 @@ def has_softmax(model: nn.Module, tables: Sequence[Table], sides: Sequence[str])
     return isinstance(model, FairseqLanguageModel) or any(table.is_output for table in tables)
 
 
-def with_rows(old: Tensor, source: np.ndarray, new: np.ndarray | float = 0.0) -> Tensor:
-    """Return a tensor (new N, ...) with the rows of `old` (old N, ...) that `source` names.
+def with_rows(old: Tensor, old_row: np.ndarray, new: np.ndarray | float = 0.0) -> Tensor:
+    """Return a tensor (new N, ...) with the rows of `old` (old N, ...) that `old_row` names.
 
     Args:
         old: the old tensor.
-        source: (new N,) the old row of every new row, -1 for a new one.
+        old_row: (new N,) the old row of every new row, -1 for a new one.
         new: (k, ...) the new rows, or one number for all of them.
     """
-    result = old[torch.from_numpy(source).clamp(min=0)]
-    made = np.flatnonzero(source < 0)
+    result = old[torch.from_numpy(old_row).clamp(min=0)]
+    made = np.flatnonzero(old_row < 0)
     if len(made):
         values = torch.as_tensor(np.ascontiguousarray(new)).to(old.dtype)
         result[torch.from_numpy(made)] = values

@@ -74,7 +74,7 @@ def verify_expansion(
     """
     source, chosen = expansion.source, expansion.recipe
     task = source.builder.set_up(source.texts)
-    text = read_text(source.model, source.softmax, len(expansion.change.source), task, task, paths)
+    text = read_text(source.model, source.softmax, len(expansion.change.old_row), task, task, paths)
     model, _ = load_result(source, expansion.change, folder)
     recipes = {chosen.method: chosen}
     for method in COMPARED:
@@ -189,11 +189,11 @@ def verify_trim(
     model, task = load_result(source, change, folder)
     old_task = source.builder.set_up(source.texts)
     text = read_text(model, source.softmax, len(source.symbols), old_task, task, paths)
-    old_rows = torch.from_numpy(change.source)
+    old_rows = torch.from_numpy(change.old_row)
     measured, certified = [], []
     for batch in progress(text.batches):
         new = logits(model, batch).double().log_softmax(-1)
-        old = logits(source.model, batch.moved(change.source, source.sides)).double().log_softmax(-1)[:, old_rows]
+        old = logits(source.model, batch.moved(change.old_row, source.sides)).double().log_softmax(-1)[:, old_rows]
         measured.append((new.exp() * (new - old)).sum(-1).numpy())
         certified.append(-old.logsumexp(-1).numpy())
     kl, certificate = np.concatenate(measured), np.concatenate(certified)
