@@ -95,17 +95,17 @@ class Recipe:
     Args:
         method: of METHODS.
         weights: W; of a trained method, that of the matrices that are not read.
+        start: W of the matrices that are read, before a training; without a training W.
         c: scale of the noise; 0 without noise.
         seed: of the draws.
-        start: W of the matrices that are read, before a training.
         shifts: matrix that is read -> (k, D), what the training adds.
     """
 
     method: str
     weights: Weights
+    start: Weights
     c: float = 0.0
     seed: int = 1
-    start: Weights | None = None
     shifts: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -131,9 +131,10 @@ def recipe_of(method: str, given: Given, scale: float | None = None, seed: int =
         DataError: the vectors do not suffice.
     """
     chosen = METHODS[method]
-    start = _weights(chosen, given, dict(given.subwords)) if chosen.needs_text else None
+    weights = _weights(chosen, given, chosen.compose(given))
+    start = _weights(chosen, given, dict(given.subwords)) if chosen.needs_text else weights
     c = (chosen.scale or 0.0) if scale is None else scale
-    return Recipe(method, _weights(chosen, given, chosen.compose(given)), c, seed, start)
+    return Recipe(method, weights, start, c, seed)
 
 
 def _weights(method: Method, given: Given, composed: dict[int, Combination]) -> Weights:
@@ -171,10 +172,9 @@ def new_rows(recipe: Recipe, tables: Mapping[str, Sequence[Table]]) -> dict[str,
 
 def _composed(recipe: Recipe, name: str, table: Table) -> np.ndarray:
     """Return the new rows of a matrix, (k, D); rows that are drawn are 0."""
-    rows, shift = recipe.weights.rows, recipe.shifts.get(name)
-    if recipe.start is None or shift is None:
-        return recipe.weights.times(table, rows)
-    return recipe.start.times(table, rows) + shift
+    if name in recipe.shifts:
+        return recipe.start.times(table, recipe.start.rows) + recipe.shifts[name]
+    return recipe.weights.times(table, recipe.weights.rows)
 
 
 # ---- Rows that are drawn: (recipe, names of the matrices, matrices, count) -> (count, D) for each matrix ------------

@@ -57,10 +57,8 @@ class MethodRequest(Request):
             return None if self.vectors is None else parse_source(self.vectors, self.format)
 
 
-def auxiliary_vectors(spec: SourceSpec | None, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray | None]:
+def auxiliary_vectors(spec: SourceSpec, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
     """Return (K,) rows of the new dictionary for which --vectors has all columns, and (K, d) their vectors."""
-    if spec is None:
-        return np.empty(0, dtype=np.int64), None
     reading = read(spec, vocabulary, flag="--vectors ")
     complete = reading.complete[reading.source.rows]
     return reading.source.rows[complete], reading.source.vectors[complete]

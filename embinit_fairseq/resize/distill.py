@@ -131,7 +131,6 @@ def distill(
     names = _changed_inputs(source, settings.text)
     # 1. The model with the new words; their rows are the means of their subwords
     recipe = _before_training(source, recipe)
-    assert recipe.start is not None  # Method.needs_text
     weights = dict(source.state["model"])
     resize_tables(source, change, [weights], functools.partial(new_rows, recipe))
     model, task = source.builder.load(source.texts_with(change.text), weights)

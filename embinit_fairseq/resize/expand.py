@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from embinit_fairseq.errors import DataError, OptionError, counted
+from embinit_fairseq.errors import DataError, OptionError, counted, named_by
 from embinit_fairseq.init.methods import DISTILL, METHODS, Given, Recipe, new_rows, recipe_of
 from embinit_fairseq.init.symbols import symbols_of
 from embinit_fairseq.init.weights import DRAWN
@@ -108,12 +108,11 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
     old, needed = source.vocabulary, request.chosen.needs_subwords
     row_of = {symbol: row for row, symbol in enumerate(old.symbols) if not old.filler[row]}
     subwords = subwords_of_words(request.words, words, segmentation, row_of, request.method) if needed else []
-    rows = [np.array([row_of[subword] for subword in word]) for word in subwords]
-    given = _given(request, spec, source, change, rows)
-    try:
+    given = _given(request, source, change, [np.array([row_of[part] for part in word]) for word in subwords])
+    if spec is not None:
+        given = _with_vectors(given, spec, request, source, change)
+    with named_by(f"--vectors {request.vectors}: "):
         recipe = recipe_of(request.method, given, request.noise_scale, request.seed)
-    except DataError as error:
-        raise DataError(f"--vectors {request.vectors}: {error}") from error
     distilled, saved = None, None
     if request.chosen.needs_text:
         settings, saved = Distillation(**request.distillation), _saved(request, inputs)
@@ -243,19 +242,20 @@ def place_words(source: Source, words: Sequence[str]) -> Change:
     return Change(row_map, symbols, "\n".join([*lines, ""]))
 
 
-def _given(
-    request: ExpandRequest, spec: SourceSpec | None, source: Source, change: Change, subwords: Sequence[np.ndarray]
-) -> Given:
+def _given(request: ExpandRequest, source: Source, change: Change, subwords: Sequence[np.ndarray]) -> Given:
     """Return what the rows of the new words start from. subwords: the old rows of each word's subwords."""
-    old = source.vocabulary
-    averaged = averaged_rows(old, len(source.symbols), request.average_over)
-    size = len(change.symbols) - len(source.symbols) + len(old)
-    new = Vocabulary(change.symbols[:size], np.ones(size, dtype=np.int64), old.roles)
-    word = symbols_of(change.symbols, new.special, size).word | (change.old_row < 0)
-    vector_rows, vectors = auxiliary_vectors(spec, new)
+    averaged = averaged_rows(source.vocabulary, len(source.symbols), request.average_over)
     means = {int(row): (parts, None) for row, parts in zip(change.made, subwords)}
-    given = Given(len(source.symbols), change.old_row, word, (averaged, None), means, vector_rows, vectors)
-    return replace(given, sparsity=request.sparsity)
+    return Given(len(source.symbols), change.old_row, change.old_row < 0, (averaged, None), means)
+
+
+def _with_vectors(given: Given, spec: SourceSpec, request: ExpandRequest, source: Source, change: Change) -> Given:
+    """Return the same with --vectors of words, old and new ones."""
+    old, size = source.vocabulary, len(change.symbols) - (len(source.symbols) - len(source.vocabulary))
+    new = Vocabulary(change.symbols[:size], np.ones(size, dtype=np.int64), old.roles)
+    rows, vectors = auxiliary_vectors(spec, new)
+    word = given.word | symbols_of(change.symbols, new.special, size).word
+    return replace(given, word=word, vector_rows=rows, vectors=vectors, sparsity=request.sparsity)
 
 
 def subwords_of_words(

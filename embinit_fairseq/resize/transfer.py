@@ -93,7 +93,7 @@ def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dic
     _check_dictionaries(request, vocabulary, old, new, shared)
     # 3. W: shared words keep their rows, the others are combinations of old rows, or are drawn
     segment = _old_segmentation(request, source.vocabulary)
-    vector_rows, vectors = auxiliary_vectors(spec, vocabulary)
+    vector_rows, vectors = (np.empty(0, dtype=np.int64), None) if spec is None else auxiliary_vectors(spec, vocabulary)
     wanted = [row for row in new.words if shared[row] < 0]
     mean = np.array(old.words)
     averaged = mean, np.full(len(mean), 1 / len(mean))
