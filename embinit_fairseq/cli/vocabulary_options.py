@@ -57,7 +57,8 @@ def add_method_options(parser: argparse.ArgumentParser, names: Sequence[str], de
         required=default is None,
         help=f"rows of new words. {shown}{more}",
     )
-    add("--seed", type=int, default=1, metavar="N", help="of the draws, and of distill (default: %(default)s)")
+    also = ", and of the order in distill" if any(method.needs_text for method in methods.values()) else ""
+    add("--seed", type=int, default=1, metavar="N", help=f"of the draws{also} (default: %(default)s)")
     scales = ", ".join(f"{name} {method.scale:g}" for name, method in methods.items() if method.scale is not None)
     add("--noise-scale", type=float, metavar="C", help=f"factor of the noise's covariance (default: {scales})")
     add("--vectors", metavar="FILE", help="focus, omp: vectors of the words or subwords, old and new ones, any format")

@@ -39,8 +39,9 @@ COPIED, COMPOSED, AVERAGED, DRAWN = KINDS = ("copied", "composed", "averaged", "
 _BLOCK_ELEMENTS = 4_000_000
 #: by how much the weights of a row may miss 1: errors of rounding
 _ROUNDING = 1e-9
-#: the iteration ends if the limit is this much larger than the attained value, or after so many steps
-_GAP, _STEPS = 1e-3, 200
+#: the iteration ends if the limit is this much larger than the attained value, or after so many steps, or elements of W
+#: in all steps together (seconds); limit and attained value are right after every step
+_GAP, _STEPS, _ELEMENTS = 1e-3, 200, 100_000_000
 #: a p_j that tends to 0 stays positive
 _SMALLEST = 1e-200
 
@@ -200,7 +201,7 @@ def _largest(
     """
     size = int(column.max()) + 1
     p, attained = np.full(size, 1.0 / size), float(count.sum() / size)
-    for _ in range(_STEPS):
+    for _ in range(min(_STEPS, 1 + _ELEMENTS // len(row))):
         if limit <= attained * (1 + _GAP):
             break
         g = count * np.exp(np.bincount(row, weights * np.log(p)[column], len(count)))
