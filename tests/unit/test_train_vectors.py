@@ -1,5 +1,6 @@
 """scripts/train_vectors.py: counts and PMI against loops over the text, the factorisation against the full matrix."""
 
+import contextlib
 import itertools
 import math
 import sys
@@ -54,6 +55,18 @@ def test_same_seed_same_vectors_and_std_sets_the_scale_and_nothing_else(run, met
     assert (words[0], matrix.shape) == ("the", (len(words), 4))
     assert again.std(ddof=1) == pytest.approx(0.4, rel=1e-5)
     assert again / 0.4 == pytest.approx(matrix / matrix.std(ddof=1), abs=1e-5)
+
+
+def test_a_word_that_no_line_of_text_can_hold(tmp_path: Path, monkeypatch, capsys) -> None:
+    """A byte-order mark alone: the remedy of the error works."""
+    (tmp_path / "text").write_text("a \ufeff b\nb a \ufeff\n", encoding="utf-8")
+    options = ["train_vectors.py", "--text", str(tmp_path / "text"), "--dim", "2", "--min-count", "1", "--output"]
+    for name, works in (("v.txt", False), ("v.npz", True)):
+        monkeypatch.setattr(sys, "argv", [*options, str(tmp_path / name)])
+        with contextlib.nullcontext() if works else pytest.raises(SystemExit):
+            vectors.main()
+    assert ".npz" in capsys.readouterr().err
+    assert sorted(np.load(tmp_path / "v.npz")["words"]) == ["a", "b", "\ufeff"]
 
 
 @pytest.mark.parametrize("option", ["--dim 300", "--dim 0", "--min-count 99", "--std -1", "--text missing"])
