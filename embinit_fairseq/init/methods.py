@@ -18,7 +18,13 @@ scale of the noise.
                (Goddard and Fernandes Neto 2025, arXiv 2506.06607); words without a vector as for focus
     random     a control: N(mu, s), also for words of both dictionaries, which keep their rows with every other method
 
-Special symbols, `<mask>` and symbols that a task appends keep their rows with every method.
+Special symbols, `<mask>` and symbols that a task appends keep their rows with every method. With plain arrays, two new
+words for n old ones:
+
+    old_row = np.array([*range(n), -1, -1])
+    recipe = recipe_of("avg", Given(n, old_row, old_row < 0, averaged=(np.arange(n), None)))
+    rows = new_rows(recipe, {"matrix": [matrix], "bias": [bias]})
+    recipe.bound({"matrix", "bias"})
 """
 
 from __future__ import annotations
