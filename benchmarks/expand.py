@@ -45,11 +45,12 @@ def make_matrix(rows: int, columns: int) -> np.ndarray:
 
 
 def ours(matrix: torch.Tensor, k: int, method: str = "gaussian") -> Work:
-    from embinit_fairseq.init.new_rows import Recipe, new_rows
-    from embinit_fairseq.resize.optimizer import with_rows
+    from embinit_fairseq.init.methods import Given, new_rows, recipe_of
+    from embinit_fairseq.resize.tables import with_rows
 
     rows = np.arange(len(matrix))
-    row_map, recipe = np.concatenate([rows, np.full(k, -1)]), Recipe(method, k, rows)
+    row_map = np.concatenate([rows, np.full(k, -1)])
+    recipe = recipe_of(method, Given(len(rows), row_map, row_map < 0, (rows, None)))
     return lambda: with_rows(matrix, row_map, new_rows(recipe, {"matrix": [matrix]})["matrix"][0])
 
 

@@ -21,18 +21,9 @@ import numpy as np
 
 from embinit_fairseq.errors import DimensionError, OptionError, counted, named_by
 from embinit_fairseq.init.alignment import RULES, Matching, Reading, read
+from embinit_fairseq.init.draws import Draws, TargetStd, check_seed, parse_std
 from embinit_fairseq.init.report import describe
-from embinit_fairseq.init.strategies import (
-    OOV_CHOICES,
-    SCALED,
-    STRATEGIES,
-    Draws,
-    Strategy,
-    TargetStd,
-    build,
-    check_seed,
-    parse_std,
-)
+from embinit_fairseq.init.strategies import OOV_CHOICES, SCALED, STRATEGIES, Strategy, build
 from embinit_fairseq.io import PathLike
 from embinit_fairseq.vectors.open import open_vectors, parse_source
 from embinit_fairseq.vectors.table import Wanted

@@ -34,7 +34,7 @@ from tasks import TASKS
 from embinit_fairseq import figures
 from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import DataError, one_line
-from embinit_fairseq.init.new_rows import METHODS
+from embinit_fairseq.init.methods import EXPANSION
 from embinit_fairseq.io import make_folder, write_json, write_text
 from embinit_fairseq.runs.command import parse_command
 from embinit_fairseq.runs.compare import distinct, environment, header, still_missing
@@ -313,7 +313,7 @@ def textcls_notes(rows: Rows) -> list[str]:
 
 # ---- Expansion ------------------------------------------------------------------------------------------------------
 
-ORDER = ("none", *METHODS)
+ORDER = ("none", *EXPANSION)
 PLACES = (0, 20, 100)  # numbers of updates, and the last one
 KINDS = {
     "word": "Perplexity per word",

@@ -12,7 +12,7 @@ about 0.4); --std sets it, for comparable experiments with unscaled vectors.
     python scripts/train_vectors.py --text train.de --dim 300 --output vectors.de.txt
 
 The text has one sentence per line in tokens separated by spaces, the same tokens as the model's. The output is text
-without a header (GloVe's format), the most frequent word first.
+without a header (GloVe's format), or .npz, which holds any word; the most frequent word is first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import numpy as np
 from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import OptionError, counted, one_line
 from embinit_fairseq.io import read_lines
-from embinit_fairseq.vectors.writers import write_text
+from embinit_fairseq.vectors.writers import write_npz, write_text
 
 
 def vocabulary(sentences: list[list[str]], min_count: int) -> list[str]:
@@ -122,7 +122,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--text", type=Path, required=True, help="one sentence per line, tokens separated by spaces")
-    add("--output", type=Path, required=True, help="file to write")
+    add("--output", type=Path, required=True, help="file to write: text, or .npz")
     add("--method", choices=("ppmi_svd", "word2vec", "fasttext"), default="ppmi_svd", help="default: %(default)s")
     add("--std", type=float, help="scale all values to this standard deviation")
     add("--dim", type=int, default=300, help="number of columns (default: %(default)s)")
@@ -144,7 +144,7 @@ def main() -> None:
     args = parse()
     sentences = [words for _, line in read_lines(args.text, flag="--text") if (words := line.split())]
     words, matrix = learn(sentences, args)
-    write_text(args.output, words, matrix)
+    (write_npz if args.output.suffix == ".npz" else write_text)(args.output, words, matrix)
     mean, std = matrix.mean(dtype=np.float64), matrix.std(ddof=1, dtype=np.float64)
     size = f"{counted(len(words), 'word')} x {args.dim}"
     print(f"{args.output}: {size}, mean {mean:.4f}, standard deviation {std:.4f}", file=sys.stderr)

@@ -13,7 +13,9 @@ from embinit_fairseq.cli.progress import progress
 from embinit_fairseq.cli.records import request_of, show
 from embinit_fairseq.cli.vocabulary_options import (
     SHOWN,
+    add_method_options,
     add_vocabulary_options,
+    bound_line,
     check_texts,
     preparation_lines,
     table_names,
@@ -21,7 +23,7 @@ from embinit_fairseq.cli.vocabulary_options import (
     written_files,
 )
 from embinit_fairseq.errors import OptionError, counted
-from embinit_fairseq.init.new_rows import DISTILL, METHODS
+from embinit_fairseq.init.methods import DISTILL, EXPANSION, METHODS
 from embinit_fairseq.io import write_json
 
 _VERIFY_FILES = ("verify.json", "verify.png")
@@ -41,11 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_vocabulary_options(parser, "model.pt, dict.txt and expansion.json")
     add = parser.add_argument
     add("--words", required=True, metavar="FILE", help="one new word per line; after a tab, its subwords if you like")
-    methods = "; ".join(f"{name}: {method.help}" for name, method in METHODS.items())
-    add("--method", choices=list(METHODS), default="avg", help=f"{methods} (default: %(default)s)")
-    add("--seed", type=int, default=1, metavar="N", help="of draws, and of the order in distill (default: %(default)s)")
-    scales = ", ".join(f"{name} {method.scale:g}" for name, method in METHODS.items() if method.scale is not None)
-    add("--noise-scale", type=float, metavar="C", help=f"factor of the noise's covariance (default: {scales})")
+    add_method_options(parser, EXPANSION, default="avg")
     averaged = "all rows but fillers (default), or words only"
     add("--average-over", choices=("all", "words"), default="all", help=averaged)
     add("--bpe-codes", metavar="CODES", help="of subword-nmt: segment words, and write what keeps the new ones whole")
@@ -134,9 +132,11 @@ def _bound(record: dict[str, Any]) -> str:
             f"{kl['mean']:.4g} nats, at most {kl['max']:.4g}, on {counted(kl['tokens'], 'token')} of --distill-text"
         )
         return f"{measured}; no bound, since the trained rows are also the output layer's"
-    if record["bound"] is None:
-        return f"no bound with {record['method']} (avg has one); --verify TEXT measures it"
-    return f"<= {record['bound']:.4g} nats for every prefix of old words"
+    if record["bound"] is not None:
+        return bound_line(record, "prefix of old words")
+    drawn = record["drawn"]
+    why = f", since {counted(drawn, 'word')} without a vector {'is' if drawn == 1 else 'are'} drawn" if drawn else ""
+    return f"no bound with {record['method']}{why} (avg has one); --verify TEXT measures it"
 
 
 def _distilled(trained: dict[str, Any]) -> str:

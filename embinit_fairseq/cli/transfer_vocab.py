@@ -8,10 +8,15 @@ import argparse
 from typing import Any
 
 from embinit_fairseq.cli.records import request_of, show
-from embinit_fairseq.cli.vocabulary_options import add_vocabulary_options, table_names, written_files
+from embinit_fairseq.cli.vocabulary_options import (
+    add_method_options,
+    add_vocabulary_options,
+    bound_line,
+    table_names,
+    written_files,
+)
 from embinit_fairseq.errors import counted
-from embinit_fairseq.init.transfer import METHODS, SPARSITY
-from embinit_fairseq.vectors.open import FORMATS
+from embinit_fairseq.init.methods import METHODS, TRANSFER
 
 _SHOWN = 4  #: examples of each kind
 _SAID = {
@@ -27,15 +32,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_vocabulary_options(parser, "model.pt, dict.txt and transfer.json", measures=False)
     add = parser.add_argument
     add("--new-dict", required=True, metavar="dict.txt", help="the dictionary that the model is to have")
-    methods = "; ".join(f"{name}: {method.help}" for name, method in METHODS.items())
-    add("--method", required=True, choices=list(METHODS), help=methods)
-    add("--vectors", metavar="FILE", help="focus, omp: vectors of the new dictionary's words or subwords, any format")
-    add("--format", choices=list(FORMATS), help="of --vectors; default: recognised from the content")
-    default = f"an eighth of the dimension of --vectors, at most {SPARSITY}"
-    add("--sparsity", type=int, metavar="K", help=f"omp: shared words of a new word at most (default: {default})")
+    add_method_options(parser, TRANSFER)
     add("--old-bpe-codes", metavar="FILE", help="subword: segment new words with the old model's codes of subword-nmt")
     add("--old-sentencepiece-model", metavar="FILE", help="subword: segment new words with the old sentencepiece model")
-    add("--seed", type=int, default=1, metavar="N", help="of the draws (default: %(default)s)")
     add("--keep-optimizer", action="store_true", help="keep the optimizer's state, of words that keep their rows, too")
 
 
@@ -63,10 +62,21 @@ def render(record: dict[str, Any]) -> str:
             examples = ", ".join(map(_said, record["examples"][kind][:_SHOWN]))
             more = " ..." if count > _SHOWN else ""
             lines.append(f"{kind:<14} {counted(count, 'word')} {_SAID[kind]}: {examples}{more}")
+    if record["softmax"]:
+        lines.append(f"KL(old||new)   {_bound(record)}")
     none = "none in the checkpoint" if record["request"]["keep_optimizer"] else "not kept"
     state = "kept for rows that are kept" if record["optimizer"] else f"{none}; it starts again"
     lines += [table_names(record), f"optimizer      {state}", written_files(record)]
     return "\n".join(lines)
+
+
+def _bound(record: dict[str, Any]) -> str:
+    """Say how far the model's distribution of the kept words can move, or why there is no bound."""
+    if record["bound"] is not None:
+        return bound_line(record, "prefix of kept words (old: given that a kept word follows)")
+    drawn = record["words"]["drawn"]
+    of_drawn = f"{counted(drawn, 'word')} {'is' if drawn == 1 else 'are'} drawn"
+    return f"no bound: {of_drawn if drawn else 'rows are combined of removed words, or with negative weights'}"
 
 
 def _said(example: dict[str, Any]) -> str:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from embinit_fairseq.cli.progress import progress
+from embinit_fairseq.init.methods import METHODS, SPARSITY
 from embinit_fairseq.io import check_is_file
+from embinit_fairseq.vectors.open import FORMATS
 from embinit_fairseq.vocab.preparation_options import steps_help
 from embinit_fairseq.vocab.preparation_record import FILE
 
@@ -35,6 +37,40 @@ def add_vocabulary_options(parser: argparse.ArgumentParser, files: str, measures
     add("--user-dir", metavar="DIR", help="another plugin that the model comes from")
     add("--force", action="store_true", help="replace the folder if an earlier call wrote it")
     add("--json", action="store_true", help="print one JSON object instead of a summary")
+
+
+def add_method_options(parser: argparse.ArgumentParser, names: Sequence[str], default: str | None = None) -> None:
+    """Add --method and the options of the methods that a command takes, as `init.methods` describes them.
+
+    Args:
+        parser: the sub-command's.
+        names: of the methods.
+        default: the method without --method; None: it must be given.
+    """
+    add, methods = parser.add_argument, {name: METHODS[name] for name in names}
+    shown = "; ".join(f"{name}: {method.help}" for name, method in methods.items())
+    more = "" if default is None else " (default: %(default)s)"
+    add(
+        "--method",
+        choices=list(methods),
+        default=default,
+        required=default is None,
+        help=f"rows of new words. {shown}{more}",
+    )
+    also = ", and of the order in distill" if any(method.needs_text for method in methods.values()) else ""
+    add("--seed", type=int, default=1, metavar="N", help=f"of the draws{also} (default: %(default)s)")
+    scales = ", ".join(f"{name} {method.scale:g}" for name, method in methods.items() if method.scale is not None)
+    add("--noise-scale", type=float, metavar="C", help=f"factor of the noise's covariance (default: {scales})")
+    add("--vectors", metavar="FILE", help="focus, omp: vectors of the words or subwords, old and new ones, any format")
+    add("--format", choices=list(FORMATS), help="of --vectors; default: recognised from the content")
+    sparsity = f"an eighth of the dimension of --vectors, at most {SPARSITY}"
+    add("--sparsity", type=int, metavar="K", help=f"omp: shared words of a new word at most (default: {sparsity})")
+
+
+def bound_line(record: dict[str, Any], of: str) -> str:
+    """Return what the record says of KL(old || new), with a value that occurs for some distribution of old words."""
+    bounds = record["bounds"]
+    return f"<= {bounds['limit']:.4g} nats for every {of}; some distribution has {bounds['attained']:.4g}"
 
 
 def check_texts(paths: Sequence[str] | None) -> None:

@@ -20,8 +20,8 @@ from embinit_fairseq.embed_init.slots import Slot, position_std, slot_named, wri
 from embinit_fairseq.errors import CoverageError, DimensionError, OptionError, named_by
 from embinit_fairseq.init import alignment, report
 from embinit_fairseq.init.alignment import RULES, Matching, Part, Reading
+from embinit_fairseq.init.draws import Draws, TargetStd, parse_std
 from embinit_fairseq.init.report import absorption_ratio, describe, xavier_bound
-from embinit_fairseq.init.strategies import Draws, TargetStd, parse_std
 from embinit_fairseq.io import make_folder, write_json
 from embinit_fairseq.vectors.open import FORMATS, SourceSpec, parse_source
 from embinit_fairseq.version import VERSION

@@ -23,7 +23,8 @@ from fairseq.registry import REGISTRIES, setup_registry
 from hydra.core.config_store import ConfigStore
 
 from embinit_fairseq.init.alignment import RULES
-from embinit_fairseq.init.strategies import OOV_CHOICES, SCALED, STRATEGIES, Draws, Source, Strategy
+from embinit_fairseq.init.draws import Draws
+from embinit_fairseq.init.strategies import OOV_CHOICES, SCALED, STRATEGIES, Source, Strategy
 from embinit_fairseq.vectors.open import SOURCES_HELP
 from embinit_fairseq.vectors.table import MARKERS
 

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from embinit_fairseq.embed_init.options import EMBED_INIT_REGISTRY, SECTION, EmbedInit, EmbedInitOptions, flag_of
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.init.strategies import check_seed, parse_std
+from embinit_fairseq.init.draws import check_seed, parse_std
 
 _OPTIONS = [option for option in fields(EmbedInitOptions) if not option.name.startswith("_")]
 #: options of fairseq that fill an embedding matrix -> its slot

@@ -7,114 +7,16 @@ sigma are over all elements, sigma with the sample's n - 1. `<pad>` is set to ze
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from embinit_fairseq.errors import CoverageError, OptionError
-from embinit_fairseq.init.report import describe, xavier_bound
-
-# ---- Random numbers -------------------------------------------------------------------------------------------------
-# They come from named streams, never from a global random state. A stream depends on (seed, slot, purpose) only: so
-# strategies with one seed share their Xavier draw (paired comparisons), and the slots are independent of one another.
-
-#: limits of a sigma, far beyond use and far inside float32
-_SMALLEST, _LARGEST = 1e-20, 1e20
-
-
-@dataclass(frozen=True)
-class TargetStd:
-    """The sigma of the result: `number`, or if that is None, `times` the sigma of the Xavier draw."""
-
-    number: float | None = None
-    times: float = 1.0
-
-    @property
-    def label(self) -> float | str | None:
-        """Return the value for records: the number, or `0.25x`; None for Xavier's own."""
-        return self.number if self.number is not None or self.times == 1 else f"{self.times!r}x".replace(".0x", "x")
-
-
-def parse_std(text: float | str | None, flag: str) -> TargetStd:
-    """Parse a sigma: `xavier` or None, `0.25x` (times Xavier's sigma), or a number (a float in older checkpoints).
-
-    Raises:
-        OptionError: for any other value; `flag` names the option.
-    """
-    if text is None or text == "xavier":
-        return TargetStd()
-    is_multiple = str(text).endswith("x")
-    try:
-        value = float(str(text).removesuffix("x"))
-    except ValueError:
-        value = math.nan
-    if not _SMALLEST < value < _LARGEST:
-        raise OptionError(
-            f"{flag} {text}: expected a standard deviation, which is a positive number between {_SMALLEST:g} and "
-            f"{_LARGEST:g} (0.02), such a number times Xavier's (0.25x), or the word xavier"
-        )
-    return TargetStd(times=value) if is_multiple else TargetStd(value)
-
-
-def check_seed(seed: int, flag: str) -> None:
-    """Raise OptionError unless `seed` can be a seed. flag: option that has it."""
-    if not 0 <= seed < 2**64:
-        raise OptionError(f"{flag} {seed}: a seed is a number from 0 to 2^64 - 1")
-
-
-class Draws:
-    """The random matrices of one slot. rows, dim: the N x D of the slot's matrix. std: the sigma of the result."""
-
-    def __init__(self, rows: int, dim: int, seed: int, slot: str, std: TargetStd | float | None = None) -> None:
-        self.rows, self.dim, self.seed, self.slot = rows, dim, seed, slot
-        self._std = std if isinstance(std, TargetStd) else TargetStd(std)
-
-    def generator(self, purpose: str) -> np.random.Generator:
-        """Return a new generator (PCG64) of the stream with this name."""
-        words = [self.seed & 0xFFFFFFFFFFFFFFFF, zlib.crc32(self.slot.encode()), zlib.crc32(purpose.encode())]
-        return np.random.default_rng(np.random.SeedSequence(words))
-
-    @cached_property
-    def xavier(self) -> np.ndarray:
-        """Return (N, D) float32 from U(-a, a), a = sqrt(6 / (N + D)), scaled to the chosen sigma."""
-        number = self._std.number
-        factor = self._std.times if number is None else number / describe(self._drawn)["std"]
-        return self._drawn if factor == 1 else self._drawn * np.float32(factor)
-
-    @cached_property
-    def _drawn(self) -> np.ndarray:
-        values = self.generator("xavier").random((self.rows, self.dim), dtype=np.float32)
-        bound = np.float32(xavier_bound(self.rows, self.dim))
-        values *= 2 * bound
-        values -= bound
-        return values
-
-    @cached_property
-    def target_std(self) -> float:
-        """Return sigma_x: that of the Xavier draw, a multiple of it, or the chosen number."""
-        number = self._std.number
-        return self._std.times * describe(self._drawn)["std"] if number is None else number
-
-    @cached_property
-    def normal(self) -> np.ndarray:
-        """Return (N, D) float32 from N(0, 1/D), fairseq's own distribution for token embeddings."""
-        values = self.generator("normal").standard_normal((self.rows, self.dim), dtype=np.float32)
-        values *= np.float32(1.0 / math.sqrt(self.dim))
-        return values
-
-    def derangement(self, count: int) -> np.ndarray:
-        """Return a uniformly drawn permutation of `count` >= 2 items that leaves none in its place."""
-        generator = self.generator("shuffle_rows")
-        places = np.arange(count)
-        while True:  # about e = 2.7 tries, whatever the count
-            order = generator.permutation(count)
-            if not (order == places).any():
-                return order
-
+from embinit_fairseq.errors import CoverageError
+from embinit_fairseq.init.draws import Draws
+from embinit_fairseq.init.report import describe
 
 # ---- The vectors that a strategy starts from ------------------------------------------------------------------------
 
@@ -210,7 +112,8 @@ def fill_mean(rows: np.ndarray, draws: Draws, matched: np.ndarray, columns: slic
 def fill_gaussian(rows: np.ndarray, draws: Draws, matched: np.ndarray, columns: slice = ALL) -> np.ndarray:
     """Draw from N(mu, Sigma) with the matched rows' mean and (1/K) covariance, without forming Sigma.
 
-    mu + (E - mu)^T z / sqrt(K), z ~ N(0, I_K), has exactly that distribution (Hewitt 2021).
+    mu + (E - mu)^T z / sqrt(K), z ~ N(0, I_K), has exactly that distribution (Hewitt 2021). `draws.gaussian_rows` draws
+    its numbers in another order.
     """
     mean = matched.mean(axis=0, dtype=np.float64)
     centred = ((matched - mean) / math.sqrt(len(matched))).astype(np.float32)

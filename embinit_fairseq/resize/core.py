@@ -39,25 +39,25 @@ class Change:
     """Describe a change of the vocabulary.
 
     Args:
-        source: (new N,) the row map: the old row of every new row, -1 for a row that is made.
+        old_row: (new N,) the row map: the old row of every new row, -1 for a row that is made.
         symbols: (new N,) the new symbols, with the symbols that the task appends.
         text: of the new dict.txt.
     """
 
-    source: np.ndarray
+    old_row: np.ndarray
     symbols: list[str]
     text: str
 
     @cached_property
     def made(self) -> np.ndarray:
         """(k,) the new rows that are made, ascending."""
-        return np.flatnonzero(self.source < 0)
+        return np.flatnonzero(self.old_row < 0)
 
     def new_row_of(self, old_size: int) -> np.ndarray:
         """Return (old N,) the new row of every old row, -1 for a row that is removed."""
         rows = np.full(old_size, -1)
-        copied = np.flatnonzero(self.source >= 0)
-        rows[self.source[copied]] = copied
+        copied = np.flatnonzero(self.old_row >= 0)
+        rows[self.old_row[copied]] = copied
         return rows
 
 
@@ -106,7 +106,7 @@ def resized(
             "sides": list(source.sides) if source.builder.two_sided else None,
             "softmax": source.softmax,
             "rows_before": len(source.symbols),
-            "rows_after": len(change.source),
+            "rows_after": len(change.old_row),
             "tables": {table.name: list(table.names) for table in source.tables},
             "averages": list(averages_in(source.state)),
             "optimizer": source.has_moments,
@@ -144,7 +144,7 @@ def _resized_content(
     if (moments := content.pop("last_optimizer_state", None)) is not None:
         names = {name for table in source.tables for name in table.names}
         try:
-            content["last_optimizer_state"] = resize_optimizer(moments, source.model, names, change.source)
+            content["last_optimizer_state"] = resize_optimizer(moments, source.model, names, change.old_row)
         except UnknownStateError as error:
             raise CheckpointError(f"{source.path}: {error}; {remedy}") from error
     return content
@@ -159,7 +159,7 @@ def resize_tables(
         new = iter(made.get(table.name, ()))
         for weights in state_dicts:
             if keys := table.keys_in(weights):
-                rows = with_rows(weights[keys[0]], change.source, next(new, 0.0))
+                rows = with_rows(weights[keys[0]], change.old_row, next(new, 0.0))
                 weights.update(dict.fromkeys(keys, rows))
 
 
@@ -203,8 +203,8 @@ def resized_record(text: str, symbols: Sequence[str], change: Change) -> str:
     old, new = symbols_digest(symbols), symbols_digest(change.symbols)
     for slot in record["slots"].values():
         if slot.get("dictionary") == old and slot.get("rows") == len(symbols):
-            with_vectors = unpack_rows(slot["known_rows"], slot["rows"])[change.source] & (change.source >= 0)
-            slot |= {"dictionary": new, "rows": len(change.source), "known_rows": pack_rows(with_vectors)}
+            with_vectors = unpack_rows(slot["known_rows"], slot["rows"])[change.old_row] & (change.old_row >= 0)
+            slot |= {"dictionary": new, "rows": len(change.old_row), "known_rows": pack_rows(with_vectors)}
     return json.dumps(record)
 
 

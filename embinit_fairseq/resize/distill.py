@@ -38,13 +38,15 @@ from torch import Tensor, nn
 
 from embinit_fairseq.checkpoints.build import dictionaries_of
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.init.new_rows import DISTILL, Recipe, columns_of, new_rows
+from embinit_fairseq.init.draws import stream
+from embinit_fairseq.init.methods import DISTILL, Recipe, new_rows
+from embinit_fairseq.init.weights import columns_of
 from embinit_fairseq.io import whole_file
 from embinit_fairseq.resize.core import Change, resize_tables, tensors_of
 from embinit_fairseq.resize.distill_text import FLAG, Sentence, model_inputs, read_columns, read_sentences
 from embinit_fairseq.resize.evaluation import INPUT_SIDES, batched, divergence, logits, rows_of
 from embinit_fairseq.resize.source import Source
-from embinit_fairseq.resize.tables import embedding_names
+from embinit_fairseq.resize.tables import embedding_names, output_names
 from embinit_fairseq.vocab.segmentation import Segmentation
 
 _MEASURED = 200  #: lines of the text on which KL is measured
@@ -137,13 +139,13 @@ def distill(
     # 2. The text in both segmentations
     dictionaries = dictionaries_of(task)
     new_row = change.new_row_of(len(source.symbols))
-    subwords = {int(row): new_row[word].tolist() for row, word in zip(change.made, recipe.subwords)}
+    subwords = {row: new_row[parts].tolist() for row, (parts, _) in recipe.start.composed.items()}
     columns = read_columns(settings.text, source, dictionaries, subwords, segmentation)
     inputs = model_inputs(model, columns, dictionaries, settings.text)
     sentences = read_sentences(inputs, names, subwords, change.symbols, settings.text, settings.sentences)
     # 3. The training
     made = torch.from_numpy(change.made)
-    generator = recipe.generator("distill")
+    generator = stream(recipe.seed, "distill")
     epochs = [make_updates(sentences, settings.tokens, generator) for _ in range(settings.epochs)]
     updates = [update for epoch in epochs for update in epoch]
     names_read = list(recipe.shifts)
@@ -157,7 +159,7 @@ def distill(
         "loss": [float(np.mean(part)) for part in np.split(losses, np.cumsum([*map(len, epochs)])[:-1])],
         "kl": None,
     }
-    if source.softmax and not recipe.has_bound:
+    if source.softmax and recipe.bound(output_names(source.model, source.tables)) is None:
         head = [column[:_MEASURED] for column in columns]
         record["kl"] = _divergences(model, change, rows_of(model, head, settings.text, dictionaries)[0])
     record["cpu_seconds"] = None if continues else round(time.process_time() - begin, 1)
@@ -165,16 +167,11 @@ def distill(
 
 
 def _before_training(source: Source, recipe: Recipe) -> Recipe:
-    """Return the recipe with zeros as the shifts of all matrices that are read, and whether it has a bound.
-
-    It has if there is an output matrix and it is not read: its rows are not trained, they start as `avg`.
-    """
+    """Return the recipe with zeros as the shifts of all matrices that are read."""
     embeddings = embedding_names(source.model)
-    read = [table for table in source.tables if not embeddings.isdisjoint(table.names)]
+    read = [table.name for table in source.tables if not embeddings.isdisjoint(table.names)]
     tensors = {name: copies[0] for name, copies in tensors_of(source, [source.state["model"]]).items()}
-    shifts = {table.name: np.zeros((recipe.count, columns_of(tensors[table.name]))) for table in read}
-    has_own_output = any(table not in read and tensors[table.name].dim() == 2 for table in source.tables)
-    return replace(recipe, shifts=shifts, has_bound=has_own_output and not any(table.is_output for table in read))
+    return replace(recipe, shifts={name: np.zeros((recipe.count, columns_of(tensors[name]))) for name in read})
 
 
 def _changed_inputs(source: Source, texts: Sequence[str]) -> list[str]:
@@ -318,7 +315,7 @@ def train(
 
 def _divergences(model: nn.Module, change: Change, rows: Any) -> dict[str, float]:
     """Return KL(old || new) on a text in old subwords: mean, largest, number of tokens."""
-    old, made = torch.from_numpy(np.flatnonzero(change.source >= 0)), torch.from_numpy(change.made)
-    values = [logits(model, batch) for batch in batched(rows, len(change.source))]
+    old, made = torch.from_numpy(np.flatnonzero(change.old_row >= 0)), torch.from_numpy(change.made)
+    values = [logits(model, batch) for batch in batched(rows, len(change.old_row))]
     kl = torch.cat([divergence(value[:, old], value[:, made]) for value in values])
     return {"mean": float(kl.mean()), "max": float(kl.max()), "tokens": len(kl)}

@@ -1,8 +1,8 @@
 """Add words to the dictionary of a trained model (`embinit expand-vocab`; Hewitt 2021).
 
-Every table has rows for the new words, and everything else stays as it is. If a new row is a mean of old ones, no
-prefix of old words moves the model's distribution by more than KL(old || new) <= log(1 + k / n) for k new words and n
-old ones (`init.new_rows`). The segmentation that makes the new words is written next to the model.
+Every table has rows for the new words, and everything else stays as it is. If new rows are means of old ones, KL(old ||
+new) has a bound that holds whatever the model reads: log(1 + k / n) if each of k new rows is the mean of n old ones
+(`init.weights`). The segmentation that makes the new words is written next to the model.
 """
 
 from __future__ import annotations
@@ -11,21 +11,25 @@ import contextlib
 import functools
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from embinit_fairseq.errors import DataError, OptionError, counted
-from embinit_fairseq.init.new_rows import DISTILL, METHODS, Recipe, bound, new_rows
-from embinit_fairseq.init.strategies import check_seed
+from embinit_fairseq.errors import DataError, OptionError, counted, named_by
+from embinit_fairseq.init.methods import DISTILL, METHODS, Given, Recipe, new_rows, recipe_of
+from embinit_fairseq.init.symbols import symbols_of
+from embinit_fairseq.init.weights import DRAWN
 from embinit_fairseq.io import read_lines, sha256
+from embinit_fairseq.resize.auxiliary import MethodRequest, auxiliary_vectors, files_of
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.distill import Distillation, Progress, Saved, distill
 from embinit_fairseq.resize.prepared import carry_preparation, old_preparation, old_segmentation
 from embinit_fairseq.resize.segmentation import write_segmentation
-from embinit_fairseq.resize.source import Request, Source, open_source
+from embinit_fairseq.resize.source import Source, open_source
+from embinit_fairseq.resize.tables import output_names
+from embinit_fairseq.vectors.open import SourceSpec
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler
 from embinit_fairseq.vocab.preparation_record import FILE
 from embinit_fairseq.vocab.segmentation import (
@@ -40,13 +44,10 @@ FILES = ("expansion.json", *CHECKPOINT_FILES, "verify.json", "verify.png", FILE,
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExpandRequest(Request):
+class ExpandRequest(MethodRequest):
     """Hold the options of `embinit expand-vocab`."""
 
     words: str
-    method: str
-    seed: int = 1
-    noise_scale: float | None = None
     average_over: str = "all"
     bpe_codes: str | None = None
     sentencepiece_model: str | None = None
@@ -68,10 +69,11 @@ class ExpandRequest(Request):
 
 @dataclass(frozen=True)
 class Expansion:
-    """Hold the old model, the rows of the new words, and how these rows are made."""
+    """Hold the old model, the rows of the new words, what they start from, and how they are made."""
 
     source: Source
     change: Change
+    given: Given
     recipe: Recipe
 
 
@@ -87,8 +89,10 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
         CheckpointError, DataError, OptionError, OutputError: naming file or option and remedy; nothing is written.
     """
     # 0. The options, before any work
-    _check_options(request)
-    inputs = request.check(FILES, ("words", "bpe_codes", "sentencepiece_model", "segment_text", "distill_text"))
+    spec = request.check_method()
+    _check_distillation(request)
+    options = ("words", "bpe_codes", "sentencepiece_model", "segment_text", "distill_text")
+    inputs = request.check(FILES, options, files_of(spec))
     # 1. The old model, the new words, and whether the segmentation can make both
     source = open_source(request, keep_optimizer=not request.reset_optimizer)
     words = read_words(request.words, set(source.symbols))
@@ -101,14 +105,21 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
     # 2. A row for every new word
     change = place_words(source, [word.text for word in words])
     # 3. The new rows: means of old ones, draws around the mean, or trained
-    recipe, subwords = _recipe(request, source, words, segmentation)
+    old, needed = source.vocabulary, request.chosen.needs_subwords
+    row_of = {symbol: row for row, symbol in enumerate(old.symbols) if not old.filler[row]}
+    subwords = subwords_of_words(request.words, words, segmentation, row_of, request.method) if needed else []
+    given = _given(request, source, change, [np.array([row_of[part] for part in word]) for word in subwords])
+    if spec is not None:
+        given = _with_vectors(given, spec, request, source, change)
+    with named_by(f"--vectors {request.vectors}: "):
+        recipe = recipe_of(request.method, given, request.noise_scale, request.seed)
     distilled, saved = None, None
-    if METHODS[request.method].needs_text:
+    if request.chosen.needs_text:
         settings, saved = Distillation(**request.distillation), _saved(request, inputs)
         recipe, distilled = distill(source, change, recipe, segmentation, settings, progress, saved)
     # 4. The new checkpoint, written and loaded by fairseq, with its segmentation, under a temporary name
     with resized(source, change, request, inputs, FILES, functools.partial(new_rows, recipe)) as (folder, record):
-        expansion = Expansion(source, change, recipe)
+        expansion = Expansion(source, change, given, recipe)
         record |= {**_record(expansion, words, subwords), "distill": distilled}
         new, texts = [word.text for word in words], request.segment_text
         if segmentation is not None:
@@ -128,14 +139,8 @@ def _saved(request: ExpandRequest, inputs: Mapping[str, str]) -> Saved:
     return Saved(place.with_name(f".{place.name}.distill"), key)
 
 
-def _check_options(request: ExpandRequest) -> None:
-    check_seed(request.seed, "--seed")
-    scale = request.noise_scale
-    if scale is not None and METHODS[request.method].scale is None:
-        raise OptionError(f"--noise-scale {scale}: --method {request.method} has no noise; leave it out")
-    if scale is not None and not 0 <= scale < 1e10:
-        raise OptionError(f"--noise-scale {scale}: a factor of the covariance, 0 to below 1e10 (1: as the old rows)")
-    needs_text = METHODS[request.method].needs_text
+def _check_distillation(request: ExpandRequest) -> None:
+    needs_text = request.chosen.needs_text
     if needs_text and not request.distill_text:
         raise OptionError(f"--method {request.method} needs --distill-text TEXT: text in which the new words occur")
     for name, value in request.distillation.items():
@@ -237,17 +242,20 @@ def place_words(source: Source, words: Sequence[str]) -> Change:
     return Change(row_map, symbols, "\n".join([*lines, ""]))
 
 
-def _recipe(
-    request: ExpandRequest, source: Source, words: Sequence[NewWord], segmentation: Segmentation | None
-) -> tuple[Recipe, list[list[str]]]:
-    """Return how the rows are made, and the subwords of every word if the method needs them."""
-    vocabulary = source.vocabulary
-    row_of = {symbol: row for row, symbol in enumerate(vocabulary.symbols) if not vocabulary.filler[row]}
-    needed = METHODS[request.method].needs_subwords
-    subwords = subwords_of_words(request.words, words, segmentation, row_of, request.method) if needed else []
-    averaged = averaged_rows(vocabulary, len(source.symbols), request.average_over)
-    rows = [np.array([row_of[subword] for subword in word]) for word in subwords]
-    return Recipe(request.method, len(words), averaged, request.noise_scale, request.seed, rows), subwords
+def _given(request: ExpandRequest, source: Source, change: Change, subwords: Sequence[np.ndarray]) -> Given:
+    """Return what the rows of the new words start from. subwords: the old rows of each word's subwords."""
+    averaged = averaged_rows(source.vocabulary, len(source.symbols), request.average_over)
+    means = {int(row): (parts, None) for row, parts in zip(change.made, subwords)}
+    return Given(len(source.symbols), change.old_row, change.old_row < 0, (averaged, None), means)
+
+
+def _with_vectors(given: Given, spec: SourceSpec, request: ExpandRequest, source: Source, change: Change) -> Given:
+    """Return the same with --vectors of words, old and new ones."""
+    old, size = source.vocabulary, len(change.symbols) - (len(source.symbols) - len(source.vocabulary))
+    new = Vocabulary(change.symbols[:size], np.ones(size, dtype=np.int64), old.roles)
+    rows, vectors = auxiliary_vectors(spec, new)
+    word = given.word | symbols_of(change.symbols, new.special, size).word
+    return replace(given, word=word, vector_rows=rows, vectors=vectors, sparsity=request.sparsity)
 
 
 def subwords_of_words(
@@ -294,17 +302,20 @@ def _record(expansion: Expansion, words: Sequence[NewWord], subwords: Sequence[l
     """Return the record of an expansion, without the entries that all changes have."""
     source, change, recipe = expansion.source, expansion.change, expansion.recipe
     size, new_row = len(source.vocabulary), change.new_row_of(len(source.symbols))
-    has_grown = len(change.source) > len(source.symbols)
+    has_grown = len(change.old_row) > len(source.symbols)
     appended = range(size, len(source.symbols)) if has_grown else ()
+    limits = recipe.bound(output_names(source.model, source.tables)) if source.softmax else None
     rows: list[dict[str, Any]] = [{"word": word.text, "row": int(row)} for word, row in zip(words, change.made)]
     return {
         "expand_vocab": 1,
         "method": recipe.method,
         "noise_scale": recipe.c,
         "seed": recipe.seed,
-        "n": len(recipe.averaged),
+        "n": len(recipe.weights.averaged[0]),
         "k": recipe.count,
-        "bound": bound(recipe) if source.softmax else None,
+        "bound": None if limits is None else limits.limit,
+        "bounds": None if limits is None else limits.record(),
+        "drawn": len(recipe.weights.rows_of(DRAWN)) if METHODS[recipe.method].needs_vectors else 0,
         "reused_fillers": int((change.made < size).sum()),
         "moved": {source.symbols[row]: int(new_row[row]) for row in appended},
         "words": [{**row, "subwords": parts} for row, parts in zip(rows, subwords)] if subwords else rows,

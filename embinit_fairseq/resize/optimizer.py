@@ -29,7 +29,7 @@ Parameters = Sequence[tuple[str, tuple[int, ...]]]
 
 
 def resize_optimizer(
-    state: Mapping[str, Any], model: nn.Module, tables: Collection[str], source: np.ndarray
+    state: Mapping[str, Any], model: nn.Module, tables: Collection[str], old_row: np.ndarray
 ) -> dict[str, Any]:
     """Return fairseq's `last_optimizer_state` for tables with other rows; moments of new rows are zeros.
 
@@ -40,7 +40,7 @@ def resize_optimizer(
         state: the old state.
         model: the old model, whose parameters the optimizer counts.
         tables: names of the parameters with one row per symbol.
-        source: (new N,) the row map.
+        old_row: (new N,) the row map.
 
     Raises:
         UnknownStateError: the state is not understood.
@@ -51,10 +51,10 @@ def resize_optimizer(
     parameters = [(name, tuple(value.shape)) for name, value in model.named_parameters()]
     count = sum(len(group["params"]) for group in groups)
     if count == 1 and len(parameters) > 1:
-        return {**state, "state": {key: _flat(held, parameters, tables, source) for key, held in moments.items()}}
+        return {**state, "state": {key: _flat(held, parameters, tables, old_row) for key, held in moments.items()}}
     trained = _trained(parameters, count, moments, tables, embedding_names(model))
     resized = {
-        key: _moments(held, trained[key][1], source) if key < len(trained) and trained[key][0] in tables else held
+        key: _moments(held, trained[key][1], old_row) if key < len(trained) and trained[key][0] in tables else held
         for key, held in moments.items()
     }
     return {**state, "state": resized}
@@ -105,21 +105,21 @@ def _factor_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     return {"exp_avg_sq_row": shape[:1], "exp_avg_sq_col": shape[1:]}.get(name) if len(shape) == 2 else None
 
 
-def _moments(held: Mapping[str, Any], shape: tuple[int, ...], source: np.ndarray) -> dict[str, Any]:
+def _moments(held: Mapping[str, Any], shape: tuple[int, ...], old_row: np.ndarray) -> dict[str, Any]:
     """Return the state of one table with other rows."""
     resized = {}
     for name, value in held.items():
         if not _is_moment(value) or (name == "exp_avg_sq_col" and tuple(value.shape) != shape):
             resized[name] = value
         elif name == "exp_avg_sq_row" and tuple(value.shape) != shape:
-            resized[name] = with_rows(value, source, value.double().mean().item())
+            resized[name] = with_rows(value, old_row, value.double().mean().item())
         else:
-            resized[name] = with_rows(value, source)
+            resized[name] = with_rows(value, old_row)
     return resized
 
 
 def _flat(
-    held: Mapping[str, Any], parameters: Parameters, tables: Collection[str], source: np.ndarray
+    held: Mapping[str, Any], parameters: Parameters, tables: Collection[str], old_row: np.ndarray
 ) -> dict[str, Any]:
     """Return the state of one vector that has all parameters one after the other; a criterion's may follow."""
     sizes = [int(np.prod(shape)) for _, shape in parameters]
@@ -135,7 +135,7 @@ def _flat(
             )
         *parts, rest = value.split([*sizes, len(value) - sum(sizes)])
         longer = [
-            with_rows(part.view(shape), source).reshape(-1) if parameter in tables else part
+            with_rows(part.view(shape), old_row).reshape(-1) if parameter in tables else part
             for part, (parameter, shape) in zip(parts, parameters)
         ]
         resized[name] = torch.cat([*longer, rest])

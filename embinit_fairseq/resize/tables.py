@@ -98,6 +98,17 @@ def embedding_names(model: nn.Module) -> set[str]:
     return {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
 
 
+def output_names(model: nn.Module, tables: Sequence[Table]) -> set[str]:
+    """Return the names of the tables on which logits depend.
+
+    They are those that are not only embedding matrices; all, if none of these is a matrix: then the model computes its
+    logits by its embedding matrices.
+    """
+    shapes = {name: value.dim() for name, value in model.state_dict().items()}
+    outputs = {table.name for table in tables if table.is_output}
+    return outputs if any(shapes[name] == 2 for name in outputs) else {table.name for table in tables}
+
+
 def check_tied_copies(path: str, keys: Sequence[str], weights: Mapping[str, Tensor], average: str = "") -> None:
     """Raise CheckpointError unless the tensors of one table are equal and finite. average: its name, for messages."""
     of = f"{average} " if average else ""
@@ -122,16 +133,16 @@ def has_softmax(model: nn.Module, tables: Sequence[Table], sides: Sequence[str])
     return isinstance(model, FairseqLanguageModel) or any(table.is_output for table in tables)
 
 
-def with_rows(old: Tensor, source: np.ndarray, new: np.ndarray | float = 0.0) -> Tensor:
-    """Return a tensor (new N, ...) with the rows of `old` (old N, ...) that `source` names.
+def with_rows(old: Tensor, old_row: np.ndarray, new: np.ndarray | float = 0.0) -> Tensor:
+    """Return a tensor (new N, ...) with the rows of `old` (old N, ...) that `old_row` names.
 
     Args:
         old: the old tensor.
-        source: (new N,) the old row of every new row, -1 for a new one.
+        old_row: (new N,) the old row of every new row, -1 for a new one.
         new: (k, ...) the new rows, or one number for all of them.
     """
-    result = old[torch.from_numpy(source).clamp(min=0)]
-    made = np.flatnonzero(source < 0)
+    result = old[torch.from_numpy(old_row).clamp(min=0)]
+    made = np.flatnonzero(old_row < 0)
     if len(made):
         values = torch.as_tensor(np.ascontiguousarray(new)).to(old.dtype)
         result[torch.from_numpy(made)] = values

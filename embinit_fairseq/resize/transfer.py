@@ -1,42 +1,30 @@
 """Move a trained model to another dictionary (`embinit transfer-vocab`).
 
 Every table with one row per symbol becomes W times the old one. W is made once, by one of the methods of
-`init.transfer` (FOCUS, Dobler and de Melo 2023, among them), for embeddings, output layer, bias and averages alike;
+`init.methods` (FOCUS, Dobler and de Melo 2023, among them), for embeddings, output layer, bias and averages alike;
 everything else stays as it is.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from embinit_fairseq.errors import DataError, OptionError, named_by
-from embinit_fairseq.init.alignment import read
-from embinit_fairseq.init.strategies import check_seed
-from embinit_fairseq.init.transfer import (
-    COMPOSED,
-    COPIED,
-    KINDS,
-    METHODS,
-    Given,
-    Symbols,
-    Weights,
-    shared_rows,
-    symbols_of,
-    transfer_weights,
-    transferred_rows,
-)
+from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.init.methods import METHODS, Given, Recipe, new_rows, recipe_of
+from embinit_fairseq.init.symbols import Symbols, shared_rows, subword_means, symbols_of
+from embinit_fairseq.init.weights import COMPOSED, COPIED, KINDS, Weights
+from embinit_fairseq.resize.auxiliary import MethodRequest, auxiliary_vectors, files_of
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.prepared import carry_preparation
-from embinit_fairseq.resize.source import Request, Source, open_source
-from embinit_fairseq.vectors.open import SourceSpec, parse_source
+from embinit_fairseq.resize.source import Source, open_source
+from embinit_fairseq.resize.tables import output_names
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
 from embinit_fairseq.vocab.preparation_record import FILE, read_preparation
 from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
@@ -48,15 +36,10 @@ _EXAMPLES, _PARTS = 8, 5  #: in the record: words of each kind, and old words of
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransferRequest(Request):
+class TransferRequest(MethodRequest):
     """Hold the options of `embinit transfer-vocab`."""
 
     new_dict: str
-    method: str
-    vectors: str | None = None
-    format: str | None = None
-    sparsity: int | None = None
-    seed: int = 1
     old_bpe_codes: str | None = None
     old_sentencepiece_model: str | None = None
     keep_optimizer: bool = False
@@ -71,13 +54,18 @@ class TransferRequest(Request):
 
 @dataclass(frozen=True)
 class Transfer:
-    """Hold the old model, the matrix W, and the change. The row map has the rows of W that copy an old row."""
+    """Hold the old model, how the new rows are made, and the change. The row map has the rows that copy an old row."""
 
     source: Source
     old: Symbols
     new: Symbols
-    weights: Weights
+    recipe: Recipe
     change: Change
+
+    @property
+    def weights(self) -> Weights:
+        """Return W."""
+        return self.recipe.weights
 
 
 @contextlib.contextmanager
@@ -89,11 +77,10 @@ def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dic
             nothing is written.
     """
     # 0. What the options say, before any work
-    _check_options(request)
-    with named_by("--vectors "):
-        spec = None if request.vectors is None else parse_source(request.vectors, request.format)
-    vectors = {path: path for path in (spec.paths if spec is not None else ())}
-    inputs = request.check(FILES, ("new_dict", "old_bpe_codes", "old_sentencepiece_model"), vectors)
+    spec = request.check_method()
+    if not request.chosen.needs_subwords and (request.old_bpe_codes or request.old_sentencepiece_model) is not None:
+        raise OptionError(f"{request.segmented_by}: --method {request.method} segments no words; leave it out")
+    inputs = request.check(FILES, ("new_dict", "old_bpe_codes", "old_sentencepiece_model"), files_of(spec))
     # 1. The old model and both dictionaries
     vocabulary = read_dictionary(request.new_dict, "--new-dict")
     source = open_source(request, request.keep_optimizer)
@@ -106,47 +93,26 @@ def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dic
     _check_dictionaries(request, vocabulary, old, new, shared)
     # 3. W: shared words keep their rows, the others are combinations of old rows, or are drawn
     segment = _old_segmentation(request, source.vocabulary)
-    rows, auxiliary = _auxiliary_vectors(spec, vocabulary)
+    vector_rows, vectors = (np.empty(0, dtype=np.int64), None) if spec is None else auxiliary_vectors(spec, vocabulary)
+    wanted = [row for row in new.words if shared[row] < 0]
+    mean = np.array(old.words)
+    averaged = mean, np.full(len(mean), 1 / len(mean))
     try:
-        given = Given(old, new, shared, segment, rows, auxiliary, request.sparsity)
-        weights = transfer_weights(request.method, given)
+        subwords = subword_means(old, new, wanted, segment) if request.chosen.needs_subwords else {}
+        given = Given(len(old.names), shared, new.word, averaged, subwords, vector_rows, vectors, request.sparsity)
+        recipe = recipe_of(request.method, given, request.noise_scale, request.seed)
     except DataError as error:
-        where = f"--vectors {request.vectors}" if METHODS[request.method].needs_vectors else request.segmented_by
+        where = f"--vectors {request.vectors}" if request.chosen.needs_vectors else request.segmented_by
         raise DataError(f"{where}: {error}") from error
     # 4. The new checkpoint, written and loaded by fairseq, under a temporary name
-    change = Change(weights.source, names, text)
-
-    def make_rows(tables: Mapping[str, Sequence[Tensor]]) -> dict[str, list[np.ndarray]]:
-        return transferred_rows(weights, tables, request.seed)
-
-    remedy = "leave --keep-optimizer out"
+    change = Change(recipe.weights.old_row, names, text)
+    make_rows, remedy = functools.partial(new_rows, recipe), "leave --keep-optimizer out"
     with resized(source, change, request, inputs, FILES, make_rows, remedy) as (folder, record):
-        transfer = Transfer(source, old, new, weights, change)
+        transfer = Transfer(source, old, new, recipe, change)
         record |= _record(transfer, request)
         if (recorded := read_preparation(request.new_dict)) is not None:
             carry_preparation(source, recorded, None, folder, record)
         yield transfer, folder, record
-
-
-def _check_options(request: TransferRequest) -> None:
-    method = METHODS[request.method]
-    check_seed(request.seed, "--seed")
-    if method.needs_vectors and request.vectors is None:
-        raise OptionError(
-            f"--method {request.method} needs --vectors FILE: word vectors of the new dictionary's words or subwords"
-        )
-    if not method.needs_vectors and request.vectors is not None:
-        raise OptionError(f"--vectors {request.vectors}: --method {request.method} reads none; leave it out")
-    if method.is_sparse and importlib.util.find_spec("sklearn") is None:
-        raise OptionError(
-            f"--method {request.method} needs scikit-learn, which is not installed: pip install scikit-learn"
-        )
-    if request.sparsity is not None and not method.is_sparse:
-        raise OptionError(f"--sparsity {request.sparsity}: --method {request.method} has none; leave it out")
-    if request.sparsity is not None and request.sparsity < 1:
-        raise OptionError(f"--sparsity {request.sparsity}: expected a number of shared words, at least 1")
-    if not method.segments and (request.old_bpe_codes or request.old_sentencepiece_model) is not None:
-        raise OptionError(f"{request.segmented_by}: --method {request.method} segments no words; leave it out")
 
 
 def _check_dictionaries(
@@ -188,20 +154,12 @@ def _old_segmentation(request: TransferRequest, old: Vocabulary) -> Callable[[To
     return by_model if request.old_bpe_codes is None else by_codes
 
 
-def _auxiliary_vectors(spec: SourceSpec | None, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return (K,) rows of the new dictionary for which --vectors has all columns, and (K, d) their vectors."""
-    if spec is None:
-        return np.empty(0, dtype=np.int64), None
-    reading = read(spec, vocabulary, flag="--vectors ")
-    complete = reading.complete[reading.source.rows]
-    return reading.source.rows[complete], reading.source.vectors[complete]
-
-
 def _record(transfer: Transfer, request: TransferRequest) -> dict[str, Any]:
     """Return the record of a transfer, without the entries that all changes have."""
-    weights, new = transfer.weights, transfer.new
+    weights, new, source = transfer.weights, transfer.new, transfer.source
+    limits = transfer.recipe.bound(output_names(source.model, source.tables)) if source.softmax else None
     words = {kind: weights.rows_of(kind)[new.word[weights.rows_of(kind)]].tolist() for kind in KINDS}
-    composed = [len(weights.row(row)[0]) for row in weights.rows_of(COMPOSED)]
+    composed = [len(weights.row(row)[0]) for row in words[COMPOSED]]
     return {
         "transfer_vocab": 1,
         "method": request.method,
@@ -210,6 +168,8 @@ def _record(transfer: Transfer, request: TransferRequest) -> dict[str, Any]:
         "words": {kind: len(rows) for kind, rows in words.items()},
         "examples": {kind: [_example(transfer, row) for row in rows[:_EXAMPLES]] for kind, rows in words.items()},
         "parts_of_a_word": float(np.mean(composed)) if composed else None,
+        "bound": None if limits is None else limits.limit,
+        "bounds": None if limits is None else limits.record(),
     }
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,31 +24,37 @@ import torch
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import CheckpointError
-from embinit_fairseq.init.new_rows import METHODS, Recipe, bound, new_rows
+from embinit_fairseq.init.methods import EXPANSION, METHODS, Recipe, new_rows, recipe_of
 from embinit_fairseq.resize.core import Change, load_result, tensors_of
 from embinit_fairseq.resize.evaluation import Batch, divergence, logits, read_text
 from embinit_fairseq.resize.expand import Expansion
 from embinit_fairseq.resize.source import Source
+from embinit_fairseq.resize.tables import output_names
 
 QUANTILES = (0.5, 0.9, 0.99)
 #: methods that are measured next to the chosen one, since they need only the checkpoint
-COMPARED = [name for name, method in METHODS.items() if not method.needs_subwords]
+COMPARED = [name for name in EXPANSION if not (METHODS[name].needs_subwords or METHODS[name].needs_vectors)]
 #: tolerance for logits in single precision, relative to 1 + the largest, and for divergences in nats
 _ROUNDING = 1e-4
+#: the same for rows that are stored with the relative error eps / 2, in eps: the terms of a logit may be larger than it
+_STORED = 8
 #: shows progress over batches
 Progress = Callable[[Sequence[Batch]], Iterable[Batch]]
 
 
-def rounded_bound(limit: float, largest: float, eps: float) -> float:
-    """Return the largest KL that is allowed, if logits of new words may be too large by rounding.
+def rounded_bound(limit: float, rounding: float) -> float:
+    """Return the largest KL that is allowed if rounding made the logits of new words larger.
+
+    The logit of new word i is sum_j W_ij z_j + r_i. In exact arithmetic r is 0; its rows are stored in the precision of
+    the checkpoint, and products are summed in single precision. The new words add at most exp(max r) F(p) Z to the
+    normaliser Z (`init.weights`), so that KL <= log(1 + exp(max r) F(p)). r is measured, in the logits that KL is
+    computed from: nothing is estimated but the error of the limit itself, a billionth.
 
     Args:
         limit: the bound without rounding.
-        largest: the largest absolute logit.
-        eps: relative error with which the new rows are stored.
+        rounding: max r.
     """
-    error = _ROUNDING + 2 * eps * (1 + largest)
-    return math.log1p(math.expm1(limit) * math.exp(error))
+    return math.log1p(math.expm1(limit) * math.exp(rounding) * (1 + 1e-9))
 
 
 def verify_expansion(
@@ -65,22 +70,30 @@ def verify_expansion(
 
     Returns:
         The record and a histogram per method. `holds` is False if a method with a bound exceeds it by more than
-        rounding, or if a logit of an old word changed.
+        rounding, if a logit of a new word is not the combination of old logits, or if a logit of an old word changed.
     """
     source, chosen = expansion.source, expansion.recipe
     task = source.builder.set_up(source.texts)
-    text = read_text(source.model, source.softmax, len(expansion.change.source), task, task, paths)
+    text = read_text(source.model, source.softmax, len(expansion.change.old_row), task, task, paths)
     model, _ = load_result(source, expansion.change, folder)
     recipes = {chosen.method: chosen}
     for method in COMPARED:
-        recipes.setdefault(method, replace(chosen, method=method, scale=None, subwords=()))
-    kls, largest, changed_by = _measure(expansion, model, recipes, progress(text.batches))
+        recipes.setdefault(method, recipe_of(method, expansion.given, seed=chosen.seed))
+    outputs = output_names(source.model, source.tables)
+    limits = {method: recipe.bound(outputs) for method, recipe in recipes.items()}
+    combined = {method: recipes[method] for method, limit in limits.items() if limit is not None}
+    kls, rounding, largest, changed_by = _measure(expansion, model, recipes, combined, progress(text.batches))
     weights = source.state["model"]
     eps = max(torch.finfo(weights[table.keys[0]].dtype).eps for table in source.tables)
     methods = {}
     for method, kl in kls.items():
-        limit = bound(recipes[method])
-        methods[method] = summary(kl, limit, None if limit is None else rounded_bound(limit, largest, eps))
+        if (limit := limits[method]) is None:
+            methods[method] = summary(kl, None, None)
+            continue
+        numbers = summary(kl, limit.limit, rounded_bound(limit.limit, rounding[method].max()))
+        is_rounding = np.abs(rounding[method]).max() <= (_ROUNDING + _STORED * eps) * (1 + largest)
+        numbers["holds"] &= bool(is_rounding)
+        methods[method] = numbers | {"rounding": float(np.abs(rounding[method]).max())}
     is_same = changed_by <= _ROUNDING * (1 + largest)
     record = {
         "text": list(paths),
@@ -95,9 +108,25 @@ def verify_expansion(
 
 
 def _measure(
-    expansion: Expansion, model: nn.Module, recipes: dict[str, Recipe], batches: Iterable[Batch]
-) -> tuple[dict[str, np.ndarray], float, float]:
-    """Return method -> KL of every token, the largest absolute logit, and the largest change of an old word's logit."""
+    expansion: Expansion,
+    model: nn.Module,
+    recipes: Mapping[str, Recipe],
+    combined: Mapping[str, Recipe],
+    batches: Iterable[Batch],
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], float, float]:
+    """Measure all recipes on all batches.
+
+    Args:
+        expansion: the expansion.
+        model: the new model; rows of new words are replaced.
+        recipes: by method.
+        combined: those whose rows are combinations of old ones.
+        batches: the text.
+
+    Returns:
+        Method -> KL of every token; method -> smallest and largest difference of a new word's logit to the same
+        combination of old logits; the largest absolute logit; the largest change of an old word's logit.
+    """
     source, change = expansion.source, expansion.change
     new_row, rows = change.new_row_of(len(source.symbols)), torch.from_numpy(change.made)
     stays = torch.from_numpy(new_row >= 0)
@@ -106,6 +135,7 @@ def _measure(
     stored = {method: _stored_rows(source, recipe) for method, recipe in recipes.items()}
     stored[expansion.recipe.method] = {table.name: values[table.name][rows] for table in source.tables}
     measured: dict[str, list[np.ndarray]] = {method: [] for method in recipes}
+    rounding = {method: np.zeros(2) for method in combined}
     largest = changed_by = 0.0
     with torch.inference_mode():
         for batch in batches:
@@ -120,9 +150,19 @@ def _measure(
                 for name, value in stored[method].items():
                     values[name][rows] = value.to(values[name].dtype)
                 new = logits(model, moved)
-                changed_by = max(changed_by, float((new[:, new_rows_of_old] - old).abs().max()))
-                measured[method].append(divergence(new[:, new_rows_of_old], new[:, rows]).numpy())
-    return {method: np.concatenate(parts) for method, parts in measured.items()}, largest, changed_by
+                kept = new[:, new_rows_of_old]
+                changed_by = max(changed_by, float((kept - old).abs().max()))
+                measured[method].append(divergence(kept, new[:, rows]).numpy())
+                if method in combined:
+                    z = torch.zeros(len(stays), len(old))
+                    z[stays] = kept.T
+                    (expected,) = new_rows(combined[method], {"logits": [z]})["logits"]
+                    error = new[:, rows].T.double().numpy() - expected
+                    rounding[method] = np.array(
+                        [min(rounding[method][0], error.min()), max(rounding[method][1], error.max())]
+                    )
+    kls = {method: np.concatenate(parts) for method, parts in measured.items()}
+    return kls, rounding, largest, changed_by
 
 
 def _stored_rows(source: Source, recipe: Recipe) -> dict[str, Tensor]:
@@ -149,11 +189,11 @@ def verify_trim(
     model, task = load_result(source, change, folder)
     old_task = source.builder.set_up(source.texts)
     text = read_text(model, source.softmax, len(source.symbols), old_task, task, paths)
-    old_rows = torch.from_numpy(change.source)
+    old_rows = torch.from_numpy(change.old_row)
     measured, certified = [], []
     for batch in progress(text.batches):
         new = logits(model, batch).double().log_softmax(-1)
-        old = logits(source.model, batch.moved(change.source, source.sides)).double().log_softmax(-1)[:, old_rows]
+        old = logits(source.model, batch.moved(change.old_row, source.sides)).double().log_softmax(-1)[:, old_rows]
         measured.append((new.exp() * (new - old)).sum(-1).numpy())
         certified.append(-old.logsumexp(-1).numpy())
     kl, certificate = np.concatenate(measured), np.concatenate(certified)

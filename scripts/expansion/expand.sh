@@ -4,8 +4,9 @@
 #   DATA=data/expansion LM=runs/lm OUTPUT=runs/models bash scripts/expansion/expand.sh
 #
 # DATA: what prepare.sh made. LM: what train.sh (or shift.py) made. Further variables:
-#   METHODS="..."   of `embinit expand-vocab --method`, METHOD=C for another --noise-scale; default: all there are
+#   METHODS="..."   of `embinit expand-vocab --method`, METHOD=C for another --noise-scale; default: all that need no vectors
 #                   (distill reads the training text in old pieces)
+#   VECTORS=        vectors of old and new subwords, for METHODS="focus omp"
 #   SEEDS=1         of the methods' random draws
 #
 # Makes OUTPUT/<method>.seed<N> (the output of expand-vocab, with verify.json and verify.png: KL of the validation text
@@ -16,7 +17,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to what prepare.sh made}" "${LM:?set it to what train.sh made}" "${OUTPUT:?set it to a folder for models}"
 [[ -d $DATA/bin && -f $DATA/words.txt ]] || die "DATA=$DATA: no bin and words.txt in it; set it to the OUTPUT of prepare.sh"
 [[ -f $LM/architecture ]] || die "LM=$LM: not trained to the end; run train.sh with RUN=$LM first"
-METHODS=${METHODS:-$(python -c 'from embinit_fairseq.init.new_rows import METHODS; print(*METHODS)')}
+METHODS=${METHODS:-$(python -c 'from embinit_fairseq.init.methods import EXPANSION, METHODS
+print(*(name for name in EXPANSION if not METHODS[name].needs_vectors))')}
 checkpoint=$LM/checkpoints/checkpoint_last.pt
 settings "$OUTPUT" "checkpoint=$(sha256sum <"$checkpoint")" "words=$(sha256sum <"$DATA/words.txt")"
 
@@ -24,6 +26,7 @@ for seed in ${SEEDS:-1}; do
   for method in $METHODS; do
     model=$OUTPUT/$method.seed$seed more=()
     [[ $method != *=* ]] || more=(--noise-scale "${method#*=}")
+    [[ $method != focus && $method != omp ]] || more=(--vectors "${VECTORS:?set it to vectors of old and new subwords}")
     [[ $method != distill ]] || more=(--distill-text "$DATA/text/old/train")
     [[ -d $model ]] || embinit expand-vocab --checkpoint "$checkpoint" --dict "$DATA/bin/dict.txt" \
       --words "$DATA/words.txt" --method "${method%%=*}" ${more[@]+"${more[@]}"} --seed "$seed" --reset-optimizer \

@@ -6,8 +6,9 @@
 #
 # DATA: the text, see prepare.sh. OUTPUT: data, the language model, expanded models, runs, results.md, results.json and
 # curves.png. Further arguments go to the fairseq-train of adapt.sh. Further variables:
-#   METHODS="..."   of `embinit expand-vocab --method`, METHOD=C for another --noise-scale; default: all there are. The old
-#                   model, which continues with the old subwords (none), is always among the runs
+#   METHODS="..."   of `embinit expand-vocab --method`, METHOD=C for another --noise-scale; default: all that need no vectors.
+#                   The old model, which continues with the old subwords (none), is always among the runs
+#   VECTORS=        vectors of old and new subwords, for METHODS="focus omp"
 #   LM_DATA=        the language model's text, where DATA is a new domain
 #   LM=             a language model of the same pieces that is there (train.sh, shift.py); default: one is trained
 #   EQUAL_TEXT=     1: none, whose text has more subwords, has as many more updates, so that all read the same text
@@ -18,8 +19,9 @@
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to a folder with train.txt and valid.txt}" "${OUTPUT:?set it to the folder for everything}" "${SEEDS:=1}"
-methods=$(python -c 'from embinit_fairseq.init.new_rows import METHODS; print(*METHODS)')
-METHODS=${METHODS:-$methods}
+methods=$(python -c 'from embinit_fairseq.init.methods import EXPANSION; print(*EXPANSION)')
+METHODS=${METHODS:-$(python -c 'from embinit_fairseq.init.methods import EXPANSION, METHODS
+print(*(name for name in EXPANSION if not METHODS[name].needs_vectors))')}
 for method in $METHODS; do
   [[ " $methods " == *" ${method%%=*} "* ]] || die "METHODS: ${method%%=*} is not known; choose of $methods"
 done
@@ -30,7 +32,8 @@ if [[ -z ${LM:-} ]]; then
   LM=$OUTPUT/lm
   env DATA="$data" RUN="$LM" UPDATES="${LM_UPDATES:-3000}" bash "$here/train.sh" ${LM_SEED:+--seed "$LM_SEED"}
 fi
-env DATA="$data" LM="$LM" OUTPUT="$models" METHODS="$METHODS" SEEDS="$SEEDS" bash "$here/expand.sh"
+env DATA="$data" LM="$LM" OUTPUT="$models" METHODS="$METHODS" SEEDS="$SEEDS" VECTORS="${VECTORS:-}" \
+  bash "$here/expand.sh"
 subwords() { awk '{ n += NF + 1 } END { print n }' "$data/text/$1/train"; } # and line ends
 of_none=${UPDATES:=500}
 [[ -z ${EQUAL_TEXT:-} ]] || of_none=$(awk -v n="$UPDATES" -v old="$(subwords old)" -v new="$(subwords new)" \

@@ -17,7 +17,7 @@
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${OUTPUT:?set it to the folder for data, models, runs and results}"
-METHODS=${METHODS:-$(python -c 'from embinit_fairseq.init.transfer import METHODS; print(*METHODS)')}
+METHODS=${METHODS:-$(python -c 'from embinit_fairseq.init.methods import TRANSFER; print(*TRANSFER)')}
 steps=$REPO/scripts/multi30k words=$OUTPUT/data/words bpe=$OUTPUT/data/bpe EPOCHS=${EPOCHS:-20} TUNE=${TUNE:-1}
 direction=${DIRECTION:-de-en}
 

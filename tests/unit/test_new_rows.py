@@ -8,10 +8,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embinit_fairseq.init import new_rows as module
-from embinit_fairseq.init.new_rows import Recipe, bound, gaussian_rows, mean_row, new_rows
+from embinit_fairseq.init import draws as module
+from embinit_fairseq.init import weights
+from embinit_fairseq.init.draws import gaussian_rows
+from embinit_fairseq.init.methods import Given, Recipe, new_rows, recipe_of
+from embinit_fairseq.init.weights import mean_row
 
 ROWS = np.array([0, 1, 2, 5, 6, 9])
+
+
+def recipe(method, count, averaged, scale=None, seed=1, subwords=(), old_size=10) -> Recipe:
+    """An expansion of `old_size` rows by `count` words."""
+    old_row = np.array([*range(old_size), *[-1] * count])
+    means = {old_size + number: (rows, None) for number, rows in enumerate(subwords)}
+    return recipe_of(method, Given(old_size, old_row, old_row < 0, (averaged, None), means), scale, seed)
 
 
 @pytest.fixture
@@ -26,8 +36,8 @@ def tables():
 
 def test_means_of_rows_and_of_the_bias(tables):
     pieces = [np.array([3]), np.array([4, 0, 4])]
-    made = {method: new_rows(Recipe(method, 2, ROWS, scale=0.0), tables) for method in ("avg", "zeros", "gaussian")}
-    subword = new_rows(Recipe("subword", 2, ROWS, subwords=pieces), tables)
+    made = {method: new_rows(recipe(method, 2, ROWS, scale=0.0), tables) for method in ("avg", "zeros", "gaussian")}
+    subword = new_rows(recipe("subword", 2, ROWS, subwords=pieces), tables)
     for name, (table,) in tables.items():
         assert made["avg"][name][0].shape == (2, *table.shape[1:])
         expected = sum(table[row] for row in ROWS) / len(ROWS)
@@ -40,7 +50,7 @@ def test_means_of_rows_and_of_the_bias(tables):
 
 def test_normal_rows_are_as_fairseq_draws_them():
     wide = {"table": [np.zeros((4, 50)), np.ones((4, 50))], "other": [np.zeros((4, 50))], "bias": [np.ones(4)]}
-    rows = new_rows(Recipe("normal", 4000, np.arange(4), scale=2.0), wide)
+    rows = new_rows(recipe("normal", 4000, np.arange(4), scale=2.0, old_size=4), wide)
     assert not rows["bias"][0].any()
     (drawn, copy), (other,) = rows["table"], rows["other"]
     np.testing.assert_array_equal(drawn, copy)  # copies of a table get the same draw
@@ -48,7 +58,7 @@ def test_normal_rows_are_as_fairseq_draws_them():
     assert abs(drawn.mean()) < 5 * math.sqrt(variance / drawn.size)
     assert abs(drawn.var() - variance) < 5 * variance * math.sqrt(2 / drawn.size)
     assert abs((drawn * other).mean()) < 5 * variance / math.sqrt(drawn.size)  # each table has its own draw
-    assert [Recipe(method, 1, ROWS).c for method in ("gaussian", "normal")] == [1e-5, 1.0]
+    assert [recipe(method, 1, ROWS).c for method in ("gaussian", "normal")] == [1e-5, 1.0]
 
 
 @pytest.mark.parametrize("noise", ["_noise_without_sigma", "_noise_with_sigma"])
@@ -60,7 +70,7 @@ def test_the_gaussian_has_the_joint_distribution(tables, noise, monkeypatch):
     inner = getattr(module, noise)
     monkeypatch.setattr(module, noise, lambda *args: called.append(noise) or inner(*args))
     count, scale = 40_000, 0.25
-    drawn = new_rows(Recipe("gaussian", count, ROWS, scale, seed=3), tables)
+    drawn = new_rows(recipe("gaussian", count, ROWS, scale, seed=3), tables)
     assert called == [noise]
     sample = np.hstack([drawn[name][0].reshape(count, -1) for name in tables])
     stacked = np.hstack([table.reshape(10, -1) for (table,) in tables.values()])[ROWS]
@@ -90,17 +100,17 @@ def test_the_gaussian_of_few_rows_and_of_a_constant_column():
 
 
 def test_neither_the_size_of_a_block_nor_a_copy_changes_the_draw(tables, monkeypatch):
-    recipe = Recipe("gaussian", 3, ROWS, 1.0, seed=5)
+    drawn = recipe("gaussian", 3, ROWS, 1.0, seed=5)
     monkeypatch.setattr(module, "_EIGH", 10**12)
-    whole = new_rows(recipe, tables)
-    doubled = new_rows(recipe, {name: [table, 2 * table] for name, (table,) in tables.items()})
-    monkeypatch.setattr(module, "_BLOCK_ELEMENTS", 7)
-    pieces = new_rows(recipe, tables)
+    whole = new_rows(drawn, tables)
+    doubled = new_rows(drawn, {name: [table, 2 * table] for name, (table,) in tables.items()})
+    monkeypatch.setattr(weights, "_BLOCK_ELEMENTS", 7)
+    pieces = new_rows(drawn, tables)
     for name in tables:
         np.testing.assert_allclose(pieces[name][0], whole[name][0], rtol=1e-12)
         np.testing.assert_allclose(doubled[name][0], whole[name][0], rtol=1e-12)
         np.testing.assert_allclose(doubled[name][1], 2 * whole[name][0], rtol=1e-12)
-    other = new_rows(Recipe("gaussian", 3, ROWS, 1.0, seed=6), tables)
+    other = new_rows(recipe("gaussian", 3, ROWS, 1.0, seed=6), tables)
     assert not np.isclose(other["wide"][0], whole["wide"][0]).any()
 
 
@@ -129,17 +139,21 @@ def test_means_of_logits_keep_the_bound(logits, count, data):
     old, some = np.array(logits), st.lists(st.integers(0, len(logits) - 1), min_size=1, max_size=4)
     rows = np.array(data.draw(st.lists(st.integers(0, len(old) - 1), min_size=1, unique=True)))
     pieces = [np.array(data.draw(some)) for _ in range(count)]
-    for recipe in (Recipe("avg", count, rows), Recipe("subword", count, rows, subwords=pieces)):
-        assert divergence(recipe, old) <= bound(recipe) + 1e-9
-    assert bound(Recipe("avg", count, rows)) == pytest.approx(math.log(1 + count / len(rows)))
+    size = len(old)
+    for made in (
+        recipe("avg", count, rows, old_size=size),
+        recipe("subword", count, rows, subwords=pieces, old_size=size),
+    ):
+        assert divergence(made, old) <= made.bound(()).limit + 1e-9
+    assert recipe("avg", count, rows, old_size=size).bound(()).limit == math.log1p(count / len(rows))
     # it is reached, by a word of one piece that is sure
-    piece = Recipe("subword", 1, np.arange(8), subwords=[np.array([0, 0])])
-    assert divergence(piece, np.array([50.0, *np.zeros(7)])) == pytest.approx(bound(piece), rel=1e-9)
-    assert [bound(Recipe(method, 1, ROWS)) for method in ("gaussian", "zeros", "normal")] == [None] * 3
+    piece = recipe("subword", 1, np.arange(8), subwords=[np.array([0, 0])], old_size=8)
+    assert divergence(piece, np.array([50.0, *np.zeros(7)])) == pytest.approx(piece.bound(()).limit, rel=1e-9)
+    assert [recipe(method, 1, ROWS).bound(()) for method in ("gaussian", "zeros", "normal")] == [None] * 3
 
 
-def divergence(recipe, old):
+def divergence(made, old):
     """KL(old || new) by its definition, over the old words."""
-    new = np.concatenate([old, new_rows(recipe, {"bias": [old]})["bias"][0]])
+    new = np.concatenate([old, new_rows(made, {"bias": [old]})["bias"][0]])
     p, q = np.exp(old - np.logaddexp.reduce(old)), np.exp(new - np.logaddexp.reduce(new))
     return float((p * np.log(p / q[: len(p)])).sum())

@@ -65,7 +65,7 @@ def test_every_symbol_finds_its_row(tmp_path, words, fillers, behind, appended, 
     for dictionary, symbol in itertools.product((before, after), sorted(appended)):  # as a task does after the file
         dictionary.add_symbol(symbol)
     assert (change.symbols, [after[row] for row in change.made]) == (after.symbols, new)
-    assert all(after[row] == before[old] for row, old in enumerate(change.source) if old >= 0)
+    assert all(after[row] == before[old] for row, old in enumerate(change.old_row) if old >= 0)
     new_row = change.new_row_of(len(before))
     lost = [symbol for symbol, row in zip(before.symbols, new_row) if row < 0]
     assert lost == [f"madeupword{i:04d}" for i in range(min(fillers, len(new)))]
@@ -258,7 +258,7 @@ def test_the_record_of_embed_init_knows_the_new_dictionary():
     mine["known_rows"] = pack_rows(np.array([0, 0, 0, 0, 1, 1, 0, 1], dtype=bool))
     other = {**mine, "dictionary": "of the other side"}
 
-    change = SimpleNamespace(source=ROW_MAP, symbols=new)
+    change = SimpleNamespace(old_row=ROW_MAP, symbols=new)
 
     def record_after(record):
         return resized_record(record, old, change)

@@ -172,6 +172,56 @@ def test_the_seed_the_record_and_what_else_is_in_the_checkpoint(lm, tmp_path):
     assert all(lm.written()[name] == lm.state[name] for name in ("extra_state", "cfg", "optimizer_history"))
 
 
+def vectors_of(checkpoint, *words) -> tuple[str, dict[str, np.ndarray]]:
+    """A file of vectors, and what is in it."""
+    vectors = dict(zip(words, np.random.default_rng(3).normal(size=(len(words), 5))))
+    (checkpoint.folder / "vectors.txt").write_text(
+        "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in vectors.items())
+    )
+    return str(checkpoint.folder / "vectors.txt"), vectors
+
+
+@pytest.mark.parametrize("family", ["lm", "roberta"])
+def test_rows_of_similar_old_words(family, tmp_path):
+    """By FOCUS's equation, sparsemax by sorting, on matrices and bias. Fillers, specials and `<mask>` take no part,
+    though the file has them; a new word may take a filler's row."""
+    checkpoint = make(tmp_path, family, fillers=1)
+    path, vectors = vectors_of(checkpoint, *WORDS[:7], "x", "y", "z", "<mask>", "madeupword0000", "<unk>")
+    record = checkpoint.expand("focus", vectors=path)
+    cosines = {
+        word: {
+            w: vectors[word] @ vectors[w] / np.sqrt(vectors[word] @ vectors[word] * (vectors[w] @ vectors[w]))
+            for w in WORDS[:7]
+        }
+        for word in NEW
+    }
+    w = np.zeros((3, 13))
+    for number, word in enumerate(NEW):
+        ranked = sorted(cosines[word].values(), reverse=True)
+        size = max(k for k in range(1, 8) if 1 + k * ranked[k - 1] > sum(ranked[:k]))
+        tau = (sum(ranked[:size]) - 1) / size
+        for row, old in enumerate(WORDS[:7], start=4):
+            w[number, row] = max(cosines[word][old] - tau, 0)
+    rows = [word["row"] for word in record["words"]]
+    for names in record["tables"].values():
+        before, after = checkpoint.state["model"][names[0]].double(), checkpoint.written()["model"][names[0]].double()
+        torch.testing.assert_close(after[rows], torch.from_numpy(w) @ before[:13], rtol=1e-5, atol=1e-6)
+    assert record["bounds"]["uniform"] == pytest.approx(math.log1p(w.sum(axis=0).max()))
+    assert record["bounds"]["attained"] <= record["bound"] <= record["bounds"]["uniform"]
+    omp = checkpoint.expand("omp", vectors=path, sparsity=2, force=True)
+    assert (omp["bound"], omp["bounds"], omp["drawn"]) == (None, None, 0)
+
+
+def test_words_without_a_vector_are_drawn_and_there_is_no_bound(lm, shown):
+    path, _ = vectors_of(lm, *WORDS[:7], "x", "y")
+    text = shown(*argv(lm, "--method", "focus", "--vectors", path))
+    assert "no bound with focus, since 1 word without a vector is drawn" in text
+    rows = lm.written()["model"][TABLE][13:]
+    other = lm.expand("focus", vectors=path, seed=2, force=True)
+    assert other["drawn"] == 1
+    assert [torch.equal(*pair) for pair in zip(rows, lm.written()["model"][TABLE][13:])] == [True, True, False]
+
+
 # --- translation has two dictionaries: which one is meant, and what becomes of the other
 
 
@@ -256,6 +306,7 @@ def test_for_people(tmp_path, shown):
 def test_errors_are_one_line_and_nothing_is_left(lm, tmp_path, refused):
     """A pipe can be read once, and has no SHA-256; nobody writes to this one."""
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "old.vec").write_text("w0 1 2\nw1 2 1\n")
     before = sorted([*(path.name for path in tmp_path.iterdir()), "new.txt"])
     for more, words, said in (
         (("--words", f"{tmp_path}/pipe"), NEW, f"--words {tmp_path}/pipe: a pipe or device"),
@@ -267,6 +318,11 @@ def test_errors_are_one_line_and_nothing_is_left(lm, tmp_path, refused):
         (("--method", "gaussian", "--noise-scale=-1e-9"), NEW, "--noise-scale -1e-09"),
         (("--noise-scale", "0.1"), NEW, "--noise-scale 0.1: .*leave it out"),
         (("--seed", "-1"), NEW, "--seed -1"),
+        (("--method", "focus"), NEW, "--method focus needs --vectors FILE"),
+        (("--vectors", f"{tmp_path}/new.txt"), NEW, "--vectors .*avg reads no vectors; leave it out"),
+        (("--format", "npz"), NEW, "--format npz: .*leave it out"),
+        (("--sparsity", "2"), NEW, "--sparsity 2: .*leave it out"),
+        (("--method", "omp", "--vectors", f"{tmp_path}/old.vec"), NEW, "--vectors .*old.vec: .*none of the new words"),
         (("--side", "decoder"), NEW, "--side decoder: .*leave --side out"),
     ):
         assert re.search(said, refused(*argv(lm, *more, words=words)))

@@ -7,22 +7,15 @@ import numpy as np
 import pytest
 import sentencepiece
 import torch
-from expand_checkpoints import TWO_TABLES, USER_DIR, WORDS, dictionary, make
+from expand_checkpoints import TWO_TABLES, USER_DIR, WORDS, as_fairseq, dictionary, logits, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from segmentations import train
 
-from embinit_fairseq.init import transfer as transfer_module
-from embinit_fairseq.init.transfer import (
-    METHODS,
-    Given,
-    longest_subwords,
-    shared_rows,
-    sparsemax,
-    symbols_of,
-    transfer_weights,
-    transferred_rows,
-)
+from embinit_fairseq.init import methods as methods_module
+from embinit_fairseq.init.methods import METHODS, TRANSFER, Given, new_rows, recipe_of, sparsemax
+from embinit_fairseq.init.symbols import longest_subwords, shared_rows, subword_means, symbols_of
+from embinit_fairseq.init.weights import Weights
 from embinit_fairseq.resize.transfer import TransferRequest, transferring
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS
 
@@ -35,9 +28,20 @@ def symbols(*words: str, appended=()):
     return symbols_of(names, np.arange(len(names) - len(appended)) < 4, len(names) - len(appended))
 
 
-def given_of(old: str, new: str, **more) -> Given:
-    one, other = symbols(*old.split()), symbols(*new.split())
-    return Given(one, other, shared_rows(one, other), **more)
+def given_of(old, new, **more) -> Given:
+    """What a method starts from; old, new: symbols."""
+    shared, mean = shared_rows(old, new), np.array(old.words)
+    subwords = subword_means(old, new, [row for row in new.words if shared[row] < 0])
+    averaged = mean, np.full(len(mean), 1 / len(mean))
+    return Given(len(old.names), shared, new.word, averaged, subwords, **more)
+
+
+def weights_of(method: str, given: Given) -> Weights:
+    return recipe_of(method, given).weights
+
+
+def rows_of(method: str, given: Given, tables: dict, seed: int = 1) -> dict:
+    return new_rows(recipe_of(method, given, seed=seed), tables)
 
 
 def transfer(old, new: str, method: str, **options) -> tuple:
@@ -83,7 +87,7 @@ def test_every_table_is_w_times_the_old_one(family: str, method: str, tmp_path: 
     assert tuple(record["words"].values()) == kinds.get(method, (0, 0, 0, 9))
     weights = done.weights
     matrix, drawn = torch.from_numpy(weights.dense()), weights.rows_of("drawn")
-    copied = weights.source >= 0
+    copied = weights.old_row >= 0
     pairs = [(old.state["model"], state["model"]), (old.state["extra_state"]["ema"], state["extra_state"]["ema"])]
     for before, after in pairs:
         changed = {key for table in done.source.tables for key in table.keys_in(before)}
@@ -94,13 +98,13 @@ def test_every_table_is_w_times_the_old_one(family: str, method: str, tmp_path: 
                 expected = (matrix @ before[key].double()).float()
                 expected[drawn] = after[key][drawn]
                 torch.testing.assert_close(after[key], expected, rtol=1e-6, atol=1e-7)
-                assert torch.equal(after[key][copied], before[key][weights.source[copied]])
+                assert torch.equal(after[key][copied], before[key][weights.old_row[copied]])
     names = [name for name, _ in done.source.model.named_parameters()]
     for table in done.source.tables:
         for name in set(table.names) & set(names):
             before, after = (each["last_optimizer_state"]["state"][names.index(name)] for each in (old.state, state))
             for moment in ("exp_avg", "exp_avg_sq"):
-                assert torch.equal(after[moment][copied], before[moment][weights.source[copied]])
+                assert torch.equal(after[moment][copied], before[moment][weights.old_row[copied]])
                 assert not after[moment][~copied].any()
 
 
@@ -110,9 +114,9 @@ def test_what_is_drawn_is_spread_as_the_old_words_are() -> None:
     old, new = symbols("a", "b", "c", "d", "madeupword0000"), symbols("a", *(f"new{n}" for n in range(4000)))
     table = np.random.default_rng(3).normal(size=(9, 3)) * [1, 2, 3]
     table[[0, 1, 2, 3, 8]] += 20
-    weights = transfer_weights("copy", Given(old, new, shared_rows(old, new)))
-    made, average = transferred_rows(weights, {"t": [table, 2 * table + 1]}, 1)["t"]
-    again, other = (transferred_rows(weights, {"t": [table]}, seed)["t"][0] for seed in (1, 2))
+    given = given_of(old, new)
+    made, average = rows_of("copy", given, {"t": [table, 2 * table + 1]})["t"]
+    again, other = (rows_of("copy", given, {"t": [table]}, seed)["t"][0] for seed in (1, 2))
     assert (np.array_equal(again, made), np.array_equal(other, made)) == (True, False)
     mean, std = table[4:8].mean(0), table[4:8].std(0)
     assert (abs(made.mean(0) - mean) < 5 * std / 4000**0.5).all()
@@ -133,6 +137,18 @@ def test_the_seed_of_the_command_is_a_draw(tmp_path: Path) -> None:
     assert not torch.equal(one, made[0]["decoder.output_projection.weight"])
 
 
+def test_the_gaussian_of_a_transfer() -> None:
+    """New words are drawn around the mean of the old ones, as far as the scale says; shared words stay."""
+    old, new = symbols("a", "b", "c", "d"), symbols("a", "x", "y")
+    table, given = np.random.default_rng(3).normal(size=(8, 3)), given_of(old, new)
+    scales = (0.0, 1.0, 4.0)
+    none, one, two = (new_rows(recipe_of("gaussian", given, scale), {"t": [table]})["t"][0] for scale in scales)
+    np.testing.assert_allclose(none, np.tile(table[4:].mean(0), (2, 1)))
+    np.testing.assert_allclose(two - none, 2 * (one - none))
+    assert abs(one - none).min() > 0
+    assert recipe_of("gaussian", given).c == METHODS["gaussian"].scale
+
+
 SHARED = [
     ("the a cat", "cat the dog", [6, 4, -1]),
     ("the ca@@ ing", "▁the ▁ca ing ca ▁ing", [4, 5, 6, 5, 6]),  # `ing` ends a word, or is one
@@ -149,7 +165,7 @@ SHARED = [
 
 def test_words_are_shared_whatever_their_segmenter_writes() -> None:
     for old, new, shared in SHARED:
-        assert given_of(old, new).shared.tolist() == [0, 1, 2, 3, *shared], (old, new)
+        assert shared_rows(symbols(*old.split()), symbols(*new.split())).tolist() == [0, 1, 2, 3, *shared], (old, new)
 
 
 def test_what_a_task_appends_keeps_its_row_and_is_in_no_mean() -> None:
@@ -157,11 +173,11 @@ def test_what_a_task_appends_keeps_its_row_and_is_in_no_mean() -> None:
     appended = ["<mask>", "[de]"]
     old = symbols("a", "b", "madeupword0000", appended=appended)
     new = symbols("b", "x", "madeupword0001", appended=appended)
-    weights = transfer_weights("avg", Given(old, new, shared_rows(old, new)))
-    assert weights.source.tolist() == [0, 1, 2, 3, 5, -1, -1, 7, 8]
+    weights = weights_of("avg", given_of(old, new))
+    assert weights.old_row.tolist() == [0, 1, 2, 3, 5, -1, -1, 7, 8]
     assert weights.dense()[5].tolist() == [0, 0, 0, 0, 0.5, 0.5, 0, 0, 0]
-    weights = transfer_weights("random", Given(old, new, shared_rows(old, new)))
-    assert weights.source.tolist() == [0, 1, 2, 3, -1, -1, -1, 7, 8]
+    weights = weights_of("random", given_of(old, new))
+    assert weights.old_row.tolist() == [0, 1, 2, 3, -1, -1, -1, 7, 8]
     assert weights.dense()[4:7].sum(1).tolist() == [0, 0, 1]
 
 
@@ -177,13 +193,13 @@ LONGEST = [
 
 def test_the_longest_subwords_of_the_old_dictionary() -> None:
     for old, new, expected_pieces in LONGEST:
-        case = given_of(old, new)
-        dense = transfer_weights("subword", case).dense()
+        one, other = symbols(*old.split()), symbols(*new.split())
+        dense = weights_of("subword", given_of(one, other)).dense()
         for word, expected in expected_pieces.items():
-            at = case.new.names.index(word)
-            assert [case.old.names[row] for row in longest_subwords(case.new.token(at), case.old)] == expected
-            wanted = expected or [case.old.names[row] for row in case.old.words]
-            assert dense[at] == pytest.approx([wanted.count(name) / len(wanted) for name in case.old.names])
+            at = other.names.index(word)
+            assert [one.names[row] for row in longest_subwords(other.token(at), one)] == expected
+            wanted = expected or [one.names[row] for row in one.words]
+            assert dense[at] == pytest.approx([wanted.count(name) / len(wanted) for name in one.names])
 
 
 def test_subwords_by_the_codes_or_the_model_of_the_old_text(tmp_path: Path) -> None:
@@ -211,7 +227,7 @@ def test_subwords_by_the_codes_or_the_model_of_the_old_text(tmp_path: Path) -> N
 
 words = st.lists(st.text("ab", min_size=1, max_size=3), min_size=2, max_size=12, unique=True)
 spelled = st.sampled_from(["{}", "{}@@", "▁{}", "##{}"])
-plain = st.sampled_from([name for name, method in METHODS.items() if not method.needs_vectors])
+plain = st.sampled_from([name for name in TRANSFER if not METHODS[name].needs_vectors])
 
 
 @settings(max_examples=40)
@@ -219,8 +235,8 @@ plain = st.sampled_from([name for name, method in METHODS.items() if not method.
 def test_rows_of_w_are_means(old: list[str], new: list[str], marks: tuple[str, str], method: str) -> None:
     """Of words only, and each symbol that both have is itself; with the same dictionary W is the identity."""
     lists = [[mark.format(w) if at % 2 else w for at, w in enumerate(ws)] for mark, ws in zip(marks, (old, new))]
-    case = given_of(*map(" ".join, (dict.fromkeys(each) for each in lists)))
-    weights = transfer_weights(method, case)
+    case = given_of(*(symbols(*dict.fromkeys(each)) for each in lists))
+    weights = weights_of(method, case)
     dense = weights.dense()
     drawn = np.isin(np.arange(len(dense)), weights.rows_of("drawn"))
     assert dense.sum(1) == pytest.approx((~drawn).astype(float))
@@ -228,11 +244,11 @@ def test_rows_of_w_are_means(old: list[str], new: list[str], marks: tuple[str, s
     assert np.array_equal(dense[:4], np.eye(len(dense[0]))[:4])
     assert not dense[4:, :4].any()
     table = np.random.default_rng(1).normal(size=(len(dense[0]), 3))
-    made = transferred_rows(weights, {"table": [table, table[:, 0]]}, 1)["table"]
+    made = rows_of(method, case, {"table": [table, table[:, 0]]})["table"]
     kept = ~drawn[weights.rows]
     assert made[0][kept] == pytest.approx((dense @ table)[weights.rows][kept])
     assert made[1][kept] == pytest.approx((dense @ table)[weights.rows, 0][kept])
-    same = transfer_weights("copy", given_of(*[" ".join(dict.fromkeys(lists[0]))] * 2))
+    same = weights_of("copy", given_of(*[symbols(*dict.fromkeys(lists[0]))] * 2))
     assert np.array_equal(same.dense(), np.eye(len(same.kind)))
 
 
@@ -283,8 +299,8 @@ def focus_here(old, new, table, vectors, method="focus", **more) -> tuple[np.nda
     at = np.array([4 + row for row, word in enumerate(new) if word in vectors])
     rows = [vectors[other.names[row]] for row in at]
     special = rows[0]  # <s> has a vector, too, and takes no part
-    case = Given(one, other, shared_rows(one, other), None, np.array([0, *at]), np.stack([special, *rows]), **more)
-    weights = transfer_weights(method, case)
+    case = given_of(one, other, vector_rows=np.array([0, *at]), vectors=np.stack([special, *rows]), **more)
+    weights = weights_of(method, case)
     return weights.dense() @ table, weights.rows_of("drawn")
 
 
@@ -322,7 +338,7 @@ def omp_by_its_steps(old: list[str], new: list[str], vectors: dict, sparsity: in
 @pytest.mark.parametrize("elements", [1, 90, 4_000_000])
 def test_omp_is_its_steps(elements: int, monkeypatch) -> None:
     """Vectors of different lengths; in blocks of one word, of three, and in one. What has no vector is drawn."""
-    monkeypatch.setattr(transfer_module, "_BLOCK_ELEMENTS", elements)
+    monkeypatch.setattr(methods_module, "_BLOCK_ELEMENTS", elements)
     old, new, table, vectors = focus_case()
     vectors = {word: vector * (1 + number % 5) for number, (word, vector) in enumerate(vectors.items())}
     for sparsity in (1, 3, 8):
@@ -389,6 +405,35 @@ def test_focus_is_that_of_the_package_deepfocus(monkeypatch) -> None:
     np.testing.assert_allclose(ours[compared], theirs[compared], rtol=0, atol=5e-6)  # they count in float32
 
 
+@pytest.mark.parametrize("family", ["lm", "roberta", "transformer_shared"])
+def test_the_bound_holds_for_old_given_the_kept_words(family: str, tmp_path: Path, shown) -> None:
+    """At every position of a text of kept words, with wide logits; KL from both distributions. There is a new filler,
+    and `ing` and `ca` are copied twice."""
+
+    def wide(model) -> None:
+        for name, parameter in model.named_parameters():
+            if "layer_norm" in name and name.endswith("weight"):
+                parameter *= 4
+
+    old = make(tmp_path, family, words=["w0", "ca@@", "ing", "w3", "gone"], tweak=wide)
+    new = write(tmp_path / "new.txt", *"▁w3 ▁ca ing ca ▁ing ▁w0 ▁x ▁y madeupword0000".split())
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text("w0 1 0 .2\nw3 .5 .5 .3\nx 1 .9 0\ny .1 1 0\n")
+    done, record, _ = transfer(old, new, "focus", vectors=str(vectors))
+    assert record["words"] == {"copied": 6, "composed": 2, "averaged": 0, "drawn": 0}
+    model, task = as_fairseq(old)
+    pairs = (("", old.task.source_dictionary), ("▁", task.source_dictionary))
+    text = ([table.eos(), *(table.index(mark + word) for word in "w0 w3 w3 w0 w3".split())] for mark, table in pairs)
+    ids = dict(zip(("old", "new"), text))
+    before, after = logits(old.model, ids["old"], ids["old"]), logits(model, ids["new"], ids["new"])
+    kept = np.unique(done.weights.old_row[done.weights.old_row >= 0])
+    first = torch.tensor([int(np.flatnonzero(done.weights.old_row == row)[0]) for row in kept])
+    p = before[:, torch.from_numpy(kept)].double().log_softmax(-1)
+    q = after.double().log_softmax(-1)[:, first]
+    kls = (p.exp() * (p - q)).sum(-1)
+    assert 0 < kls.max() <= record["bound"] <= record["bounds"]["uniform"]
+
+
 def test_bad_input_is_one_line_and_writes_nothing(tmp_path: Path, refused, monkeypatch) -> None:
     old = make(tmp_path, "lm_tied")
     files = {
@@ -413,7 +458,7 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path: Path, refused, monke
         "--new-dict {strange}": ["--new-dict", "--method subword or avg"],
         "--method focus": ["--method focus", "--vectors FILE"],
         "--vectors {old_vectors}": ["--vectors", "leave it out"],
-        "--method focus --vectors {old_vectors}": ["--vectors", "new words", "--new-dict"],
+        "--method focus --vectors {old_vectors}": ["--vectors", "new words", "embinit stats"],
         "--method focus --vectors {new}": ["--vectors", "word vectors"],
         "--old-bpe-codes {codes}": ["--old-bpe-codes", "leave it out"],
         "--method subword --old-bpe-codes {codes}": ["--old-bpe-codes", "leave --old-bpe-codes out"],

@@ -38,7 +38,7 @@ def test_the_new_distribution_is_the_old_one_given_the_words_that_stay(family: s
     assert "--keep-text keeps" in said  # "unknown" is a word that is not there
     options = {"keep_text": (str(text),), "side": "decoder" if translates else None}
     with trimming(request(old.path, old.dictionary, tmp_path / "again", **options)) as (source, change, folder, _):
-        rows, (new, _) = torch.from_numpy(change.source), load_result(source, change, folder)
+        rows, (new, _) = torch.from_numpy(change.old_row), load_result(source, change, folder)
     tokens = torch.randint(4, len(rows), (3, 5), generator=torch.Generator().manual_seed(2))
     inputs = {"src_tokens": tokens}
     if translates:

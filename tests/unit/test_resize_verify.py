@@ -90,6 +90,36 @@ def test_verify_of_a_biased_head(tmp_path):
 
 
 @pytest.mark.usefixtures("no_picture")
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-5), (torch.float16, 0.02), (torch.bfloat16, 0.2)])
+def test_what_rounding_does_is_measured(tmp_path, dtype, error):
+    """Logits of new words against the same means of old logits, stored rows read back; the limit grows by it."""
+    checkpoint = make(tmp_path, "roberta", tweak=lowered)
+    checkpoint.state["model"] = {key: value.to(dtype) for key, value in checkpoint.state["model"].items()}
+    checkpoint.save()
+    words = {"x": ["w1", "w2"], "y": ["w3", "w1", "w3"]}
+    lines = [f"{word}\t{' '.join(subwords)}" for word, subwords in words.items()]
+    options = argv(checkpoint, "--method", "subword", "--reset-optimizer", words=lines)
+    assert main([*options, "--verify", text_of(checkpoint, "w0 w1 w2 w3\nw8 w8 w5\n")]) == 0
+    found = json.loads((checkpoint.output / "expansion.json").read_text())
+    (model, task), symbols = as_fairseq(checkpoint), checkpoint.task.source_dictionary
+    rounding = 0.0
+    for line in ("w0 w1 w2 w3", "w8 w8 w5"):
+        for number in range(len(line.split())):
+            ids = [0, *(symbols.index(word) for word in line.split()), 2]
+            ids[1 + number] = symbols.index("<mask>")
+            z = logits(model, ids, [task.source_dictionary.index(symbols[row]) for row in ids]).double()
+            for word, subwords in words.items():
+                index = task.source_dictionary.index
+                difference = z[:, index(word)] - z[:, [index(subword) for subword in subwords]].mean(1)
+                rounding = max(rounding, float(difference.abs().max()))
+    numbers = found["verify"]["methods"]["subword"]
+    assert 0 < numbers["rounding"] <= rounding * (1 + 1e-6) < error
+    assert numbers["holds"] is True
+    assert numbers["max"] <= verify.rounded_bound(found["bound"], numbers["rounding"])
+    assert numbers["bound"] == found["bound"] == found["bounds"]["limit"] < found["bounds"]["separate"]
+
+
+@pytest.mark.usefixtures("no_picture")
 def test_verify_says_when_something_is_wrong(tmp_path, capsys, monkeypatch):
     """The rows are averaged and the bias of a tied head left at zero, as by libraries; or an old row has changed."""
     rows, save = expand.new_rows, torch.save
@@ -194,12 +224,8 @@ def test_small_divergences_are_exact_and_rounding_moves_the_bound_a_little():
     old, new = torch.full((1, 250_000), -20.0), torch.full((1, 1), -20.0)
     assert float(verify.divergence(old, new)) == pytest.approx(math.log1p(1 / 250_000), rel=1e-12)
     bound = math.log(1 + 10 / 32_000)
-    single, half = (
-        verify.rounded_bound(bound, 20.0, torch.finfo(dtype).eps) for dtype in (torch.float32, torch.float16)
-    )
-    assert bound < single < 1.001 * bound
-    assert single < half < 1.1 * bound
-    assert verify.rounded_bound(bound, 0.0, 0.0) == pytest.approx(bound * 1.0001, rel=1e-3)
+    assert verify.rounded_bound(bound, 0.0) == pytest.approx(bound, rel=2e-9)
+    assert verify.rounded_bound(bound, 0.01) == pytest.approx(math.log1p(10 / 32_000 * math.exp(0.01)), rel=1e-8)
     kl = np.array([0.0, 0.1, 0.19, 0.2])
     assert [verify.summary(kl, 0.15, allowed).get("holds") for allowed in (0.16, 0.2, None)] == [False, True, None]
     (found,) = verify.histograms({"a": np.zeros(5)}).values()

@@ -6,7 +6,8 @@ import pytest
 from embinit_fairseq.errors import DimensionError, OptionError
 from embinit_fairseq.init import strategies
 from embinit_fairseq.init.alignment import Matching, read_sources
-from embinit_fairseq.init.strategies import Draws, build
+from embinit_fairseq.init.draws import Draws
+from embinit_fairseq.init.strategies import build
 from embinit_fairseq.vectors.open import open_sources, parse_source
 from embinit_fairseq.vectors.writers import write_npz, write_text
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary

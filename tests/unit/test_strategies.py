@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embinit_fairseq.errors import CoverageError, OptionError
+from embinit_fairseq.init import draws as draws_module
 from embinit_fairseq.init import strategies
+from embinit_fairseq.init.draws import Draws, TargetStd
 from embinit_fairseq.init.report import (
     absorption_ratio,
     describe,
@@ -21,7 +23,7 @@ from embinit_fairseq.init.report import (
     unpack_rows,
     xavier_bound,
 )
-from embinit_fairseq.init.strategies import Draws, Source, TargetStd, build
+from embinit_fairseq.init.strategies import Source, build
 
 N, D, PAD = 40, 6, 1
 ROWS = np.array([0, 4, 5, 7, 9, 10, 11, 20, 30, 39])
@@ -29,7 +31,7 @@ MISSING = [row for row in range(N) if row not in ROWS and row != PAD]
 
 
 def parse_std(value):
-    return strategies.parse_std(value, "--embed-init-std")
+    return draws_module.parse_std(value, "--embed-init-std")
 
 
 def vectors(scale=0.4, shift=0.05, seed=3):

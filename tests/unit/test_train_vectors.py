@@ -12,7 +12,7 @@ import train_vectors as vectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embinit_fairseq.errors import EmbinitError
+from embinit_fairseq.errors import EmbinitError, VectorFileError
 
 #: two kinds of words that never share a context
 TEXT = ["the red dog runs", "the blue dog runs", "the red cat sleeps", "the blue cat sleeps", "a red dog sleeps"] * 3
@@ -54,6 +54,18 @@ def test_same_seed_same_vectors_and_std_sets_the_scale_and_nothing_else(run, met
     assert (words[0], matrix.shape) == ("the", (len(words), 4))
     assert again.std(ddof=1) == pytest.approx(0.4, rel=1e-5)
     assert again / 0.4 == pytest.approx(matrix / matrix.std(ddof=1), abs=1e-5)
+
+
+def test_a_word_that_no_line_of_text_can_hold(tmp_path: Path, monkeypatch) -> None:
+    """A byte-order mark alone: the remedy of the error works."""
+    (tmp_path / "text").write_text("a \ufeff b\nb a \ufeff\n", encoding="utf-8")
+    options = ["train_vectors.py", "--text", str(tmp_path / "text"), "--dim", "2", "--min-count", "1", "--output"]
+    monkeypatch.setattr(sys, "argv", [*options, str(tmp_path / "v.txt")])
+    with pytest.raises(VectorFileError, match=r"\.npz"):
+        vectors.main()
+    monkeypatch.setattr(sys, "argv", [*options, str(tmp_path / "v.npz")])
+    vectors.main()
+    assert sorted(np.load(tmp_path / "v.npz")["words"]) == ["a", "b", "\ufeff"]
 
 
 @pytest.mark.parametrize("option", ["--dim 300", "--dim 0", "--min-count 99", "--std -1", "--text missing"])

@@ -1,0 +1,120 @@
+"""Compare two dictionaries: which words both have, and of which old subwords a new word consists. NumPy only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from embinit_fairseq.errors import DataError
+from embinit_fairseq.init.weights import Combination
+from embinit_fairseq.vocab.dictionary import is_filler
+from embinit_fairseq.vocab.matching import Matcher
+from embinit_fairseq.vocab.tokens import Token, as_text, detect_style, parse, spell
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """The symbols of a matrix' rows. word: (N,) bool, neither special nor filler nor appended by a task."""
+
+    names: Sequence[str]
+    word: np.ndarray
+
+    @cached_property
+    def style(self) -> str:
+        """Return the subword style of the segmenter (`vocab.tokens`)."""
+        return detect_style(self.names[row] for row in self.words)
+
+    @cached_property
+    def texts(self) -> Sequence[str]:
+        """Return the names, as text if they are spelled in bytes (`vocab.tokens`)."""
+        return as_text(self.names, self.style)
+
+    @cached_property
+    def words(self) -> list[int]:
+        """Return the rows of words, ascending."""
+        return np.flatnonzero(self.word).tolist()
+
+    @cached_property
+    def row_of_word(self) -> dict[str, int]:
+        """Return text -> row. If a symbol is repeated, the last row counts, as in fairseq."""
+        return {self.texts[row]: row for row in self.words}
+
+    def token(self, row: int) -> Token:
+        """Return the token of a row's symbol."""
+        return parse(self.texts[row], self.style)
+
+
+def symbols_of(names: Sequence[str], special: np.ndarray, described: int) -> Symbols:
+    """Return a matrix' symbols. special: (described,) bool, of the rows of `dict.txt`; a task appends the others."""
+    word = np.array([not is_filler(name) and name != "<mask>" for name in names], dtype=bool)
+    word[:described] &= ~special
+    word[described:] = False
+    return Symbols(names, word)
+
+
+def shared_rows(old: Symbols, new: Symbols) -> np.ndarray:
+    """Return (new N,) the old row of each symbol that both dictionaries have, else -1.
+
+    A word is shared if it is the same text at the same place of a word, however the two segmenters spell it: `ing` is
+    a word for GloVe, a part of one for sentencepiece.
+    """
+    others = {name: row for row, name in enumerate(old.names) if not old.word[row]}
+    shared = np.array([others.get(name, -1) for name in new.names])
+    rows = [*old.row_of_word.values(), -1]
+    matcher = Matcher(list(old.row_of_word), old.style, ("exact", "marker"))
+    for row in new.words:
+        shared[row] = rows[matcher.match(new.token(row))[0]]
+    return shared
+
+
+def subword_means(
+    old: Symbols, new: Symbols, rows: Sequence[int], segment: Callable[[Token], list[str]] | None = None
+) -> dict[int, Combination]:
+    """Return new row -> the mean of its old subwords, for the words that have some.
+
+    Args:
+        old, new: the symbols of the two dictionaries.
+        rows: the words.
+        segment: a word's token -> old subwords; without it, or if it has unknown ones, the longest old subwords.
+
+    Raises:
+        DataError: `segment` segments no word.
+    """
+    combinations: dict[int, Combination] = {}
+    segmented = 0
+    for row in rows:
+        token = new.token(row)
+        subwords = segment(token) if segment is not None and token.surface else []
+        found = [old.row_of_word.get(subword, -1) for subword in subwords]
+        segmented += bool(found) and min(found) >= 0
+        if not found or min(found) < 0:
+            found = longest_subwords(token, old)
+        if found:
+            columns, counts = np.unique(found, return_counts=True)
+            combinations[row] = columns, counts / counts.sum()
+    if segment is not None and len(rows) and not segmented:
+        raise DataError(
+            "it segments no new word into subwords of the old dictionary; give the segmentation of the old text"
+        )
+    return combinations
+
+
+def longest_subwords(token: Token, old: Symbols) -> list[int]:
+    """Segment a text into the longest old subwords, from the left: return their rows, empty if a part has none."""
+    rows: list[int] = []
+    start, length = 0, len(token.surface)
+    while start < length:
+        for end in range(length, start, -1):
+            initial, final = (False if start else token.initial), (False if end < length else token.final)
+            spellings = spell(Token(token.surface[start:end], initial, final), old.style)
+            row = next((old.row_of_word[spelling] for spelling in spellings if spelling in old.row_of_word), None)
+            if row is not None:
+                rows.append(row)
+                start = end
+                break
+        else:
+            return []
+    return rows
