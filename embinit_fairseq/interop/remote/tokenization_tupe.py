@@ -1,8 +1,8 @@
 """Raw text to the ids of a fairseq dictionary, and back: prepared as the text of the training was (`steps.py`).
 
 vocab.txt: one symbol per line, line n is row n of the embeddings. bpe.codes: the merges of subword-nmt, best first;
-glossary.txt: the words that they leave whole. spiece.model: a model of sentencepiece. The steps of the preparation are
-in tokenizer_config.json.
+glossary.txt: the words that they leave whole. spiece.model: a model of sentencepiece; subwords.json:
+a tokenizer.json, which segments. The steps of the preparation are in tokenizer_config.json.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TupeTokenizer(PreTrainedTokenizer):
     """A tokenizer of words, of subword-nmt or of sentencepiece.
 
     Args:
-        vocab_file, codes_file, glossary_file, model_file: paths.
+        vocab_file, codes_file, glossary_file, model_file, subwords_file: paths.
         steps: of the preparation.
         before, between: symbols in front of a sentence, and of the second of a pair.
         only_known: split subwords that vocab.txt lacks.
@@ -36,6 +36,7 @@ class TupeTokenizer(PreTrainedTokenizer):
         "codes_file": "bpe.codes",
         "glossary_file": "glossary.txt",
         "model_file": "spiece.model",
+        "subwords_file": "subwords.json",
     }
     model_input_names = ["input_ids", "attention_mask"]
 
@@ -45,13 +46,15 @@ class TupeTokenizer(PreTrainedTokenizer):
         codes_file: str | None = None,
         glossary_file: str | None = None,
         model_file: str | None = None,
+        subwords_file: str | None = None,
         steps: list[dict[str, Any]] | None = None,
         before: list[str] | None = None,
         between: list[str] | None = None,
         only_known: bool = False,
         **kwargs: Any,
     ) -> None:
-        paths = zip(self.vocab_files_names.values(), (vocab_file, codes_file, glossary_file, model_file))
+        given = (vocab_file, codes_file, glossary_file, model_file, subwords_file)
+        paths = zip(self.vocab_files_names.values(), given)
         self.files = {name: Path(path) for name, path in paths if path is not None}
         self.symbols = self._text("vocab.txt").removesuffix("\n").split("\n")
         self.row_of = {symbol: row for row, symbol in enumerate(self.symbols)}
@@ -59,6 +62,8 @@ class TupeTokenizer(PreTrainedTokenizer):
             "codes": self._text("bpe.codes"),
             "glossary": self._text("glossary.txt").strip() or None,
             "vocabulary": frozenset(self.symbols) if only_known else None,
+            "symbols": frozenset(self.symbols),
+            "tokenizer": self._text("subwords.json") or None,
             "model": None if model_file is None else Path(model_file).read_bytes(),
         }
         self.prepare = Preparation(steps or [], content)
@@ -92,7 +97,7 @@ class TupeTokenizer(PreTrainedTokenizer):
         """
         if return_offsets_mapping:
             raise NotImplementedError(
-                "return_offsets_mapping: text is changed before it is segmented, so symbols have no offsets; leave it out"
+                "return_offsets_mapping: text is changed before it is segmented, so no symbol has offsets; leave it out"
             )
         with_special = not (self.split_special_tokens if split_special_tokens is None else split_special_tokens)
         found: list[str] = []
