@@ -30,13 +30,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--bpe-codes", metavar="FILE", help="codes of subword-nmt: the tokenizer takes raw text")
     add("--gpt2-bpe", metavar="DIR", help="encoder.json and vocab.bpe of fairseq's --bpe gpt2")
     add("--sentencepiece-model", metavar="FILE", help="the tokenizer takes raw text, which this model segments")
-    add("--tokenizer", metavar="DIR", help="a tokenizer of transformers whose ids are the dictionary's")
+    add(
+        "--tokenizer",
+        metavar="DIR",
+        help="a tokenizer of transformers with the dictionary's ids, or of a step huggingface",
+    )
     add("--dtype", choices=DTYPES, default="float32", help="precision of the files (default: %(default)s)")
     steps = f"raw text: the steps to symbols (default: as {FILE} says), separated by commas: {steps_help()}"
     add("--preparation", metavar="STEPS", help=steps)
     add("--lowercase", choices=("yes", "no"), help="with --preparation: whether lowercase is one of the steps")
     add("--lang", metavar="LANG", help="with --preparation: the text's language (default: the source's, else en)")
     add("--verify-text", metavar="FILE", help="raw text or text in subwords, whose ids must be fairseq's")
+    data = "the lines of --verify-text as fairseq-preprocess binarised them (bin/valid, say), whose ids must be equal"
+    add("--verify-bin", metavar="PREFIX", help=data)
     codes = "of the model card: codes such as de en (default: a translation's)"
     add("--language", nargs="+", default=[], metavar="CODE", help=codes)
     add("--license", metavar="ID", help="of the model card: apache-2.0, say")
@@ -76,7 +82,7 @@ def render(record: dict[str, Any]) -> str:
         lines += [f"target's       {record['target_dictionary']}: {record['target_tokenizer']}"]
     if record["verified_text"] is not None:
         text = record["verified_text"]
-        lines.append(f"text           {text['path']}: {describe_text(text)}: ids of fairseq")
+        lines.append(f"text           {text['path']}: {describe_text(text)}: 0 differ from fairseq")
     if record["scores"]:
         scores = (score["details"].partition(" (")[0] for score in record["scores"].values())
         lines.append(f"scores         {', '.join(scores)}")

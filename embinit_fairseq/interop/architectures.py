@@ -120,6 +120,7 @@ _AUTO_MAP = {
     "AutoModel": "modeling_tupe.TupeModel",
     "AutoModelForMaskedLM": "modeling_tupe.TupeForMaskedLM",
     "AutoModelForSequenceClassification": "modeling_tupe.TupeForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_tupe.TupeForTokenClassification",
 }
 
 

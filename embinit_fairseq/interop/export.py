@@ -60,6 +60,7 @@ class ExportRequest:
     lang: str | None = None
     dtype: str = "float32"
     verify_text: str | None = None
+    verify_bin: str | None = None
     language: tuple[str, ...] = ()
     license: str | None = None
     force: bool = False
@@ -75,8 +76,17 @@ class ExportRequest:
         tokenizers, preparation = self._flags(_TOKENIZERS), self._flags(_PREPARATION)
         if len(tokenizers) > 1:
             raise OptionError(f"{' and '.join(tokenizers)} each choose a tokenizer: give one of them")
+        if self.verify_bin is not None and self.verify_text is None:
+            raise OptionError(f"--verify-bin {self.verify_bin}: give the raw text of this data by --verify-text")
+        if self.segments_by_tokenizer:
+            return
         if preparation and tokenizers and tokenizers[0] in ("--gpt2-bpe", "--tokenizer"):
             raise OptionError(f"{tokenizers[0]} takes raw text as it is: leave {' and '.join(preparation)} out")
+
+    @property
+    def segments_by_tokenizer(self) -> bool:
+        """True if --tokenizer is the one of the step `huggingface`; else the exported tokenizer is a copy of it."""
+        return self.tokenizer is not None and "huggingface" in (self.preparation or "").split(",")
 
     def _flags(self, names: tuple[str, ...]) -> list[str]:
         return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
@@ -219,7 +229,8 @@ _GENERATES = """A decoder begins with `</s>`. `generate()` does what fairseq-gen
 
 def describe_text(text: dict[str, Any]) -> str:
     """Say what --verify-text was, for the summary and the card."""
-    return f"{counted(text['lines'], 'line')} of {text['form']}, {text['unknown']:.2%} <unk>"
+    data = "" if text["binarised"] is None else f", {counted(text['binarised'], 'line')} also with the binarised data"
+    return f"{counted(text['lines'], 'line')} of {text['form']}, {text['unknown']:.2%} <unk>{data}"
 
 
 def _languages(request: ExportRequest, trained: Trained) -> list[str]:

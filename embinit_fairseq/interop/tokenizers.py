@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "bpe.codes", "glossary.txt", "spiece.model", "tokenization_tupe.py", "steps.py", "cleaning.py"),
-    *("preparation.py", "vocab.json", "merges.txt"),  # the first: of earlier exports
+    *("subwords.json", "preparation.py", "vocab.json", "merges.txt"),  # preparation.py: of earlier exports
     *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "chat_template.jinja"),
 )
 #: option of a step -> the file of its content
-_FILES = {"codes": "bpe.codes", "glossary": "glossary.txt", "model": "spiece.model"}
+_FILES = {"codes": "bpe.codes", "glossary": "glossary.txt", "model": "spiece.model", "tokenizer": "subwords.json"}
 _TEXT, _GPT2 = "--verify-text", "--gpt2-bpe"
 #: number of made-up lines
 _LINES = 200
@@ -73,6 +73,8 @@ class Tokenizer:
         symbols_of: fairseq's pipeline, from text to symbols separated by spaces.
         made_up: lines of text.
         text: the user's lines, and their form (a key of `_FORMS`). All forms but `raw` are symbols already.
+        recorded: the recorded pipeline, with which the user's lines are compared; None without a record.
+        binarised: fairseq's ids of the user's lines in the data of --verify-bin; None without the option.
     """
 
     files: Mapping[str, str | bytes] | Callable[[str], Any]
@@ -81,6 +83,8 @@ class Tokenizer:
     symbols_of: Callable[[str], str]
     made_up: list[str]
     text: tuple[list[str], str]
+    recorded: Callable[[str], str] | None = None
+    binarised: list[list[int]] | None = None
 
     @functools.cached_property
     def lines(self) -> list[str]:
@@ -91,7 +95,7 @@ class Tokenizer:
     def expected(self) -> list[list[int]]:
         """fairseq's ids of each line."""
         lines, form = self.text
-        symbols = lines if form != "raw" else [self.symbols_of(line) for line in lines]
+        symbols = lines if form != "raw" else [(self.recorded or self.symbols_of)(line) for line in lines]
         return [self.side.encode(line) for line in (*symbols, *map(self.symbols_of, self.made_up))]
 
     def write(self, folder: Path) -> list[str]:
@@ -113,17 +117,26 @@ class Tokenizer:
             exported_ids: ids that the exported tokenizer gave each line.
 
         Raises:
-            DifferentOutput: the ids of the user's text differ, or the ids of the user's tokenizer.
+            DifferentOutput: the ids of the user's text differ from the record's or the data's, or the user's tokenizer.
         """
-        for number, (line, expected, ids) in enumerate(zip(self.lines, self.expected, exported_ids)):
-            if ids == expected:
+        own, compared = len(self.text[0]), list(zip(self.lines, self.expected, exported_ids))
+        of_data = [
+            (line, ids, exported)
+            for line, ids, exported in zip(self.lines, self.binarised or (), exported_ids)
+            if MASK not in line.lower()  # in data `<mask>` is text
+        ]
+        made_up = compared[own:]
+        for where, pairs in (("the data", of_data), ("fairseq", compared[:own]), ("fairseq", made_up)):
+            different = [pair for pair in pairs if pair[1] != pair[2]]
+            if not different:
                 continue
-            reason = f"{line[:80]!r} would get the ids {ids[:20]}, in fairseq {expected[:20]}"
-            if number >= len(self.text[0]) and not callable(self.files):
+            line, expected, ids = different[0]
+            reason = f"{line[:80]!r} would get the ids {ids[:20]}, in {where} {expected[:20]}"
+            if pairs is made_up and not callable(self.files):
                 return f"none, since {reason}"
             raise DifferentOutput(
-                f"{path}: {reason} ({self.why}); nothing is written: give text of the training, or leave --verify-text "
-                "and --tokenizer out"
+                f"{path}: {len(different):,} of {counted(len(pairs), 'line')} differ: {reason} ({self.why}); nothing "
+                "is written: give text of the training, or leave --verify-text and --tokenizer out"
             )
         return None
 
@@ -135,11 +148,12 @@ class Tokenizer:
         ends = dictionary.bos(), dictionary.eos()
         ids = [row for line in self.expected[: len(lines)] for row in line if row not in ends]
         unknown = ids.count(dictionary.unk()) / max(1, len(ids))
-        return {"path": path, "lines": len(lines), "form": _FORMS[form], "unknown": unknown}
+        compared = None if self.binarised is None else sum(MASK not in line.lower() for line in lines)
+        return {"path": path, "lines": len(lines), "form": _FORMS[form], "unknown": unknown, "binarised": compared}
 
 
 def choose_tokenizer(request: ExportRequest, trained: Trained, name: str = "") -> Tokenizer:
-    """Return the tokenizer of `trained.sides[name]`; --verify-text, --lang and --tokenizer are the source's.
+    """Return the tokenizer of `trained.sides[name]`; --verify-text, --verify-bin, --lang and --tokenizer: the source's.
 
     Raises:
         DataError: codes, a text or a tokenizer do not belong to the dictionary.
@@ -149,8 +163,16 @@ def choose_tokenizer(request: ExportRequest, trained: Trained, name: str = "") -
     if name == TARGET:
         folder = None if request.tokenizer is None else Path(request.tokenizer, name)
         tokenizer = str(folder) if folder is not None and folder.is_dir() else None
-        request = replace(request, verify_text=None, lang=None, tokenizer=tokenizer)
-    if request.tokenizer is not None:
+        request = replace(request, verify_text=None, verify_bin=None, lang=None, tokenizer=tokenizer)
+    chosen = _chosen(request, side)
+    if request.verify_bin is None:
+        return chosen
+    return replace(chosen, binarised=_binarised(request.verify_bin, side, len(chosen.text[0])))
+
+
+def _chosen(request: ExportRequest, side: Side) -> Tokenizer:
+    """Return the tokenizer of a side, of the first kind that the options or the record name."""
+    if request.tokenizer is not None and not request.segments_by_tokenizer:
         return _copied(request, side)
     if request.gpt2_bpe is not None:
         return _gpt2(request, side)
@@ -253,8 +275,7 @@ def _prepared(request: ExportRequest, side: Side) -> Preparation:
         OptionError: nobody says it, or a library is missing.
         DataError: codes or a model are not those of the record.
     """
-    files = {"codes": request.bpe_codes, "model": request.sentencepiece_model}
-    given = {option: path for option, path in files.items() if path is not None}
+    given = _given(request)
     lowercase = None if request.lowercase is None else request.lowercase == "yes"
     if request.preparation is not None:
         steps = stated_steps(request.preparation, _language(request, side), lowercase, given)
@@ -265,6 +286,14 @@ def _prepared(request: ExportRequest, side: Side) -> Preparation:
         what = f"--lang {request.lang}" if request.lowercase is None else f"--lowercase {request.lowercase}"
         raise unknown_preparation(what, "--preparation", side.symbols, side.language is not None)
     return side.recorded.preparation(side.symbols, given)
+
+
+def _given(request: ExportRequest) -> dict[str, str]:
+    """Return option of a step -> the file that the user names for it."""
+    files = {"codes": request.bpe_codes, "model": request.sentencepiece_model}
+    if request.segments_by_tokenizer:
+        files["tokenizer"] = str(Path(str(request.tokenizer), "tokenizer.json"))
+    return {option: path for option, path in files.items() if path is not None}
 
 
 def _python(request: ExportRequest, side: Side) -> Tokenizer:
@@ -298,7 +327,12 @@ def _python(request: ExportRequest, side: Side) -> Tokenizer:
     described = ", ".join(STEPS[step["step"]].help for step in prepare.steps) or "words between spaces"
     why = f"raw text ({described}), in Python{f' (needs {chr(32).join(needs)})' if needs else ''}{doubt}"
     made_up = _made_up(side.symbols, prepare.text) + _made_up(side.symbols, " ".join)
-    return Tokenizer(files, why, side, lambda line: " ".join(prepare(line, mask=True)), made_up, text)
+    recorded = None if side.recorded is None else side.recorded.preparation(side.symbols, _given(request))
+    return Tokenizer(files, why, side, _pipeline(prepare), made_up, text, recorded and _pipeline(recorded))
+
+
+def _pipeline(prepare: Preparation) -> Callable[[str], str]:
+    return lambda line: " ".join(prepare(line, mask=True))
 
 
 def _language(request: ExportRequest, side: Side) -> str:
@@ -431,6 +465,32 @@ def _user_text(request: ExportRequest, side: Side, forms: Sequence[str], segment
         expected = " or ".join(_FORMS[form] for form in forms)
         raise DataError(f"{_TEXT} {path}: found {_FORMS[form]}, expected {expected}: give {remedy} segmentation")
     return lines, form
+
+
+def _binarised(prefix: str, side: Side, lines: int) -> list[list[int]]:
+    """Return the ids of each sentence of binarised data, as the model's input.
+
+    Args:
+        prefix: path without `.bin`.
+        side: whose dictionary it was binarised with.
+        lines: number of the lines that it must have.
+
+    Raises:
+        DataError: there is no such data, or it has another number of sentences.
+    """
+    from fairseq.data import data_utils
+
+    data = data_utils.load_indexed_dataset(prefix, side.dictionary, None)
+    if data is None:
+        raise DataError(
+            f"--verify-bin {prefix}: no {prefix}.idx and .bin; give the path without ending, bin/valid, say"
+        )
+    if len(data) != lines:
+        raise DataError(
+            f"--verify-bin {prefix}: {counted(len(data), 'sentence')}, expected {lines:,} as in {_TEXT}: give the text "
+            "that it was binarised from, line by line (the step cleaned makes several sentences of a line)"
+        )
+    return [[*side.before, *ids.tolist()] for ids in data]
 
 
 def _made_up(symbols: Sequence[str], join: Callable[[list[str]], str]) -> list[str]:

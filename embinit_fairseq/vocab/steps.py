@@ -48,7 +48,7 @@ _CONTINUES = "@@"
 _STRUCTURE = frozenset(("<s>", "</s>", "<pad>"))
 _MASK = CARRIER[MASK]
 #: Kim's clean_str: characters that are dropped, endings that begin a word, marks that are words
-_FOREIGN = re.compile(r"[^A-Za-z0-9(),!?'`]")
+_FOREIGN = re.compile(rf"[^A-Za-z0-9(),!?'`{_MASK}]")
 _ENDINGS = re.compile(r"(?='s|'ve|'re|'d|'ll|n't)")
 _MARKS = re.compile(r"([,!()?])")
 
@@ -86,7 +86,7 @@ def _without(words: Sequence[str]) -> Callable[[str], str]:
 
 
 def _known(symbols: Any) -> Callable[[str], str]:
-    return lambda text: " ".join(word for word in text.split() if word in symbols)
+    return lambda text: " ".join(word for word in text.split() if word in symbols or word == _MASK)
 
 
 def _spacy(lang: str) -> Callable[[str], str]:

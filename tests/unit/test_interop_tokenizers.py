@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import pickle
 import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode, get_encoder
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from hf_exports import CLASSES, checkpoint_of, export_hf, refused, seq2seq_checkpoint, trained
 from hf_exports import opened_here as opened_here
 
@@ -386,3 +389,72 @@ def test_a_copied_tokenizer_has_the_dictionarys_ids_and_its_code_is_never_run(tm
     shutil.copyfile(checkpoint.dictionary, folder / "vocab.txt")
     assert "--tokenizer" in refused(capsys, checkpoint, "--tokenizer", folder)
     assert not (tmp_path / "ran").exists()
+
+
+# ---- Added tokens, the recorded preparation, binarised data
+
+
+@pytest.mark.parametrize("steps", ["wikibooks,bpe", "kim,known"])
+def test_added_tokens_take_effect_before_and_after_saving(prepared, tmp_path, steps):
+    """They are words of their sentence, as `<mask>`; the text around them is prepared as ever."""
+    checkpoint = checkpoint_of(tmp_path / "added", words=WORDS)
+    record(checkpoint, steps, **({"codes": prepared.folder / "codes"} if "bpe" in steps else {}))
+    assert export_hf(checkpoint) == 0
+    tokenizer = load(checkpoint.output)
+    before = [tokenizer(text)["input_ids"] for text in (*RAW, *NASTY)]
+    tokenizer.add_tokens(["<ent>", "<entity>"])
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[E]"]})
+    tokenizer.save_pretrained(str(tmp_path / "saved"))
+    size = len(WORDS) + 5
+    for opened in (tokenizer, load(tmp_path / "saved"), pickle.loads(pickle.dumps(tokenizer))):
+        ids = opened("The <entity> or<ent>low [E] <Mask>")["input_ids"]
+        assert ids == [0, 4, size + 1, 19, size, 20, size + 2, size - 1, 2]
+        assert opened.decode(ids, skip_special_tokens=True) == "the <entity> or <ent> low"
+        assert size + 2 not in opened("low [E]", split_special_tokens=True)["input_ids"]
+        assert [opened(text)["input_ids"] for text in (*RAW, *NASTY)] == before
+        with pytest.raises(NotImplementedError, match="return_offsets_mapping"):
+            opened("low", return_offsets_mapping=True)
+        with pytest.raises(ValueError, match="word_ids"):
+            opened("low").word_ids()
+
+
+def test_verified_text_is_compared_with_the_record_and_with_the_data(tmp_path, capsys):
+    pytest.importorskip("sacremoses")
+    checkpoint = checkpoint_of(tmp_path / "c", words=WORDS)
+    record(checkpoint, "lowercase,moses")
+    (tmp_path / "raw").write_text("The man, too.\nan OR is on\n")
+    text = ["--verify-text", tmp_path / "raw"]
+    # the user's steps are not those of the record: two sides that do not guess alike
+    error = refused(capsys, checkpoint, *text, "--preparation", "moses", code=1)
+    assert "2 of 2 lines differ" in error
+    builder = MMapIndexedDatasetBuilder(str(tmp_path / "data.bin"), dtype=np.int32)
+    for line in ("the man , too .", "an or is on"):
+        builder.add_item(checkpoint.task.source_dictionary.encode_line(line, add_if_not_exist=False))
+    builder.finalize(str(tmp_path / "data.idx"))
+    assert export_hf(checkpoint, *text, "--verify-bin", tmp_path / "data") == 0
+    assert "2 lines also with the binarised data: 0 differ from fairseq" in capsys.readouterr().out
+    shutil.rmtree(checkpoint.output)
+    (tmp_path / "raw").write_text("The man, too.\nan OR is low\n")
+    error = refused(capsys, checkpoint, *text, "--verify-bin", tmp_path / "data", code=1)
+    assert "1 of 2 lines differ: 'an OR is low'" in error
+    assert "in the data" in error
+    (tmp_path / "raw").write_text("The man\n")
+    assert "2 sentences, expected 1" in refused(capsys, checkpoint, *text, "--verify-bin", tmp_path / "data")
+    assert "--verify-text" in refused(capsys, checkpoint, "--verify-bin", tmp_path / "data")
+
+
+def test_the_tokenizer_of_a_step_is_exported_with_it(tmp_path):
+    library = pytest.importorskip("tokenizers")
+    folder = tmp_path / "wordpiece"
+    folder.mkdir()
+    pieces = {piece: row for row, piece in enumerate(["[UNK]", "low", "##er", "on", "the"])}
+    model = library.Tokenizer(library.models.WordPiece(pieces, unk_token="[UNK]"))
+    model.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    model.save(str(folder / "tokenizer.json"))
+    recorded = checkpoint_of(tmp_path / "r", words=["the", "low", "##er"])
+    record(recorded, "lowercase,huggingface", tokenizer=folder / "tokenizer.json")
+    stated = checkpoint_of(tmp_path / "s", words=["the", "low", "##er"])
+    assert export_hf(recorded) == 0
+    assert export_hf(stated, "--preparation", "lowercase,huggingface", "--tokenizer", folder) == 0
+    for checkpoint in (recorded, stated):
+        assert load(checkpoint.output)("The LOWER on x")["input_ids"] == [0, 4, 5, 6, 3, 3, 2]

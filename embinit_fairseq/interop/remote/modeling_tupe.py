@@ -26,7 +26,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput, ModelOutput, SequenceClassifierOutput
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    MaskedLMOutput,
+    ModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
 from transformers.utils import logging
 
 # transformers 4.46 copies what this file imports, and not what those files do
@@ -312,3 +318,28 @@ class TupeForSequenceClassification(TupeWithHead):
         if problem == "single_label_classification":
             return F.cross_entropy(logits, labels.view(-1))
         return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+
+
+class TupeForTokenClassification(TupeWithHead):
+    """The encoder, dropout and a linear layer on each feature: logits (batch, length, num_labels).
+
+    labels (batch, length) are classes, -100 where there is none; the loss is the mean cross-entropy of the others.
+    """
+
+    _auto_class = "AutoModelForTokenClassification"
+    _keys_to_ignore_on_load_unexpected = [r"lm_head\."]
+    output_class = TokenClassifierOutput
+
+    def __init__(self, config: TupeConfig) -> None:
+        super().__init__(config)
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    def compute_logits(self, features: Tensor) -> Tensor:
+        """(batch, length, C) -> (batch, length, num_labels)."""
+        return self.classifier(self.dropout(features))
+
+    def compute_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean cross-entropy in nats."""
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten())

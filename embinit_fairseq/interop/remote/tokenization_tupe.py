@@ -1,26 +1,31 @@
 """Raw text to the ids of a fairseq dictionary, and back: prepared as the text of the training was (`steps.py`).
 
 vocab.txt: one symbol per line, line n is row n of the embeddings. bpe.codes: the merges of subword-nmt, best first;
-glossary.txt: the words that they leave whole. spiece.model: a model of sentencepiece. The steps of the preparation are
-in tokenizer_config.json.
+glossary.txt: the words that they leave whole. spiece.model: a model of sentencepiece; subwords.json:
+a tokenizer.json, which segments. The steps of the preparation are in tokenizer_config.json.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizer
 
+from embinit_fairseq.vocab.cleaning import MASK
 from embinit_fairseq.vocab.steps import Preparation
+
+#: special symbols that are no tokens where they are written in a text; `<mask>` is one in any case
+_TEXT = ("<s>", "<pad>", "</s>", "<unk>", MASK)
 
 
 class TupeTokenizer(PreTrainedTokenizer):
     """A tokenizer of words, of subword-nmt or of sentencepiece.
 
     Args:
-        vocab_file, codes_file, glossary_file, model_file: paths.
+        vocab_file, codes_file, glossary_file, model_file, subwords_file: paths.
         steps: of the preparation.
         before, between: symbols in front of a sentence, and of the second of a pair.
         only_known: split subwords that vocab.txt lacks.
@@ -31,6 +36,7 @@ class TupeTokenizer(PreTrainedTokenizer):
         "codes_file": "bpe.codes",
         "glossary_file": "glossary.txt",
         "model_file": "spiece.model",
+        "subwords_file": "subwords.json",
     }
     model_input_names = ["input_ids", "attention_mask"]
 
@@ -40,13 +46,15 @@ class TupeTokenizer(PreTrainedTokenizer):
         codes_file: str | None = None,
         glossary_file: str | None = None,
         model_file: str | None = None,
+        subwords_file: str | None = None,
         steps: list[dict[str, Any]] | None = None,
         before: list[str] | None = None,
         between: list[str] | None = None,
         only_known: bool = False,
         **kwargs: Any,
     ) -> None:
-        paths = zip(self.vocab_files_names.values(), (vocab_file, codes_file, glossary_file, model_file))
+        given = (vocab_file, codes_file, glossary_file, model_file, subwords_file)
+        paths = zip(self.vocab_files_names.values(), given)
         self.files = {name: Path(path) for name, path in paths if path is not None}
         self.symbols = self._text("vocab.txt").removesuffix("\n").split("\n")
         self.row_of = {symbol: row for row, symbol in enumerate(self.symbols)}
@@ -54,6 +62,8 @@ class TupeTokenizer(PreTrainedTokenizer):
             "codes": self._text("bpe.codes"),
             "glossary": self._text("glossary.txt").strip() or None,
             "vocabulary": frozenset(self.symbols) if only_known else None,
+            "symbols": frozenset(self.symbols),
+            "tokenizer": self._text("subwords.json") or None,
             "model": None if model_file is None else Path(model_file).read_bytes(),
         }
         self.prepare = Preparation(steps or [], content)
@@ -73,12 +83,42 @@ class TupeTokenizer(PreTrainedTokenizer):
         """Return symbol -> row."""
         return {**self.row_of, **self.added_tokens_encoder}
 
-    def prepare_for_tokenization(self, text: str, **kwargs: Any) -> tuple[str, dict[str, Any]]:
-        """Prepare a whole text before it is split at special symbols, since `<mask>` is a word of its sentence."""
-        return " ".join(self.prepare(text, mask=True)), kwargs
+    def tokenize(
+        self, text: str, split_special_tokens: bool | None = None, return_offsets_mapping: bool = False, **_: Any
+    ) -> list[str]:
+        """Return the symbols of a whole raw text, in which `<mask>` and added tokens are words of their sentence.
 
-    def _tokenize(self, text: str, **_: Any) -> list[str]:
-        return text.split()
+        Other special symbols that are written in a text, such as `</s>`, are text, as in the training.
+
+        Args:
+            text: raw.
+            split_special_tokens: True if added special tokens are text, too.
+            return_offsets_mapping: refused, since symbols are not parts of the raw text.
+        """
+        if return_offsets_mapping:
+            raise NotImplementedError(
+                "return_offsets_mapping: text is changed before it is segmented, so no symbol has offsets; leave it out"
+            )
+        with_special = not (self.split_special_tokens if split_special_tokens is None else split_special_tokens)
+        found: list[str] = []
+
+        def mask(match: re.Match[str]) -> str:
+            found.append(match.group())
+            return f" {MASK} "
+
+        text = self._added_pattern(with_special).sub(mask, text)
+        tokens = iter(found)  # no step changes or moves a `<mask>`: each one of the result is the next of the text
+        symbols = ((next(tokens) if symbol == MASK else symbol) for symbol in self.prepare(text, mask=True))
+        return [MASK if symbol.lower() == MASK else symbol for symbol in symbols]
+
+    def _added_pattern(self, with_special: bool) -> re.Pattern[str]:
+        """Return the pattern of `<mask>` and of added tokens, the longest first."""
+        patterns = [f"(?i:{re.escape(MASK)})"]
+        for token in sorted(self.added_tokens_decoder.values(), key=lambda token: -len(token.content)):
+            if token.content not in _TEXT and (with_special or not token.special):
+                pattern = re.escape(token.content)
+                patterns.append(rf"(?<!\w){pattern}(?!\w)" if token.single_word else pattern)
+        return re.compile("|".join(patterns))
 
     def _convert_token_to_id(self, token: str) -> int:
         return self.row_of.get(token, self.row_of["<unk>"])
