@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.checkpoints.reading import option_nodes
@@ -17,9 +16,9 @@ from embinit_fairseq.vocab.preparation_record import (
     FILE,
     FLAGS,
     Recorded,
-    entries_of,
     read_preparation,
     recorded_in,
+    records_of_data,
     symbols_hash,
 )
 from embinit_fairseq.vocab.steps import STEPS
@@ -40,18 +39,23 @@ def find_preparation(dictionary: PathLike, state: Mapping[str, Any]) -> Recorded
     """
     if (recorded := read_preparation(dictionary)) is not None:
         return recorded
-    texts = [node[OPTION] for node in option_nodes(state) if isinstance(node.get(OPTION), str)]
-    entries = [item for text in texts for item in _parsed(text).items()]
+    entries = entries_in(state)
     own = symbols_hash(read_dictionary(dictionary).symbols) if entries else ""
-    candidates = (recorded_in(entry, f"{FILE} in the checkpoint ({name})") for name, entry in entries)
+    candidates = (recorded_in(entry, f"{FILE} in the checkpoint ({name})") for name, entry in entries.items())
     return next((recorded for recorded in candidates if recorded.symbols == own), None)
+
+
+def entries_in(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return name of a dictionary -> entry of the record in the content of a checkpoint."""
+    texts = [node[OPTION] for node in option_nodes(state) if isinstance(node.get(OPTION), str)]
+    return {name: entry for text in texts for name, entry in _parsed(text).items()}
 
 
 def records_for_checkpoints(task: Any) -> str | None:
     """Return the records of the dictionaries of a task's data, as checkpoints have them; None without a record."""
     options = getattr(task, "cfg", None) or getattr(task, "args", None)
-    folder = Path(str(getattr(options, "data", None) or "").split(os.pathsep)[0])  # the first of bin.00:bin.01
-    entries = {name: entry for place in (folder, folder / "input0") for name, entry in entries_of(place).items()}
+    folders = str(getattr(options, "data", None) or "").split(os.pathsep)
+    entries = {name: recorded.entry() for name, recorded in records_of_data(folders).items()}
     return json.dumps(entries) if entries else None
 
 

@@ -26,7 +26,7 @@ ARROWS = {
     "resize": {"vocab", "vectors", "init", "checkpoints"},
     "interop": {"vocab", "vectors", "modules", "checkpoints", "models"},
     "analysis": {"vocab", "vectors", "init", "modules", "checkpoints"},
-    "runs": {"vocab"},
+    "runs": {"vocab", "checkpoints"},
     "cli": {*"vocab corpora vectors init embeddings checkpoints resize interop models analysis runs".split()},
     "__init__": {"registration", "embeddings"},
     "__main__": {"cli"},
