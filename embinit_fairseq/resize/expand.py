@@ -215,11 +215,11 @@ def _present(present: dict[int, str], symbols: Collection[str], shown: int = 20)
 
 def check_words(path: str, words: Sequence[NewWord], segmentation: Segmentation) -> None:
     """Raise DataError, naming file and lines, for words that cannot be one subword."""
-    obstacles = {word: segmentation.obstacle(word.text) for word in words}
-    first, *others = [word for word, obstacle in obstacles.items() if obstacle is not None] or [None]
-    if first is not None:
+    obstacles = {word: reason for word in words if (reason := segmentation.obstacle(word.text)) is not None}
+    for first, reason in obstacles.items():
+        others = [word for word in obstacles if word is not first]
         more = f"; nor can {_listed(others)}" if others else ""
-        raise DataError(f"{path}:{first.line}: {first.text!r} cannot be reached: {obstacles[first]}{more}")
+        raise DataError(f"{path}:{first.line}: {first.text!r} cannot be reached: {reason}{more}")
 
 
 # ---- Rows and their values ------------------------------------------------------------------------------------------
