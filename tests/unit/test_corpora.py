@@ -95,7 +95,15 @@ def test_a_table_says_what_was_found_with_the_numbers_of_the_lines(parallel, tmp
     heading, german, english = (line.split() for line in out.splitlines()[:3])
     assert dict(zip(heading, german)) == {
         **{"text": str(parallel[0]), "lines": "21", "empty": "4", "long": "0", "CR": "4", "symbols": "4"},
-        **{"segmented": "0", "tokenised": "0", "doubled": "16", "BOM": "yes"},
+        **{
+            "segmented": "0",
+            "tokenised": "0",
+            "hidden": "0",
+            "garbled": "0",
+            "decomposed": "0",
+            "doubled": "16",
+            "BOM": "yes",
+        },
     }
     assert english[1:4] == ["21", "0", "0"]
     assert f"{parallel[0]}: no words in lines 3, 8, 13, 18" in out
@@ -214,7 +222,7 @@ def test_names_say_split_and_language(tmp_path):
 LABELLED = ("--text-columns", "t", "--label-column", "l")
 REFUSED = {
     "unequal": (["train.de", "short.en"], BPE, "has 21 lines.*3"),
-    "latin1": (["latin.txt"], ("--steps", "none"), "not UTF-8 in lines 2, 4"),
+    "latin1": (["latin.txt"], ("--steps", "none"), "lines 2, 4: not UTF-8"),
     "empty": (["train=empty.txt"], ("--steps", "none"), "no line"),
     "segmented": (["bpe.train.txt"], ("--steps", "bpe", "--bpe-size", "9"), "before its segmentation"),
     "no steps": (["train.de"], (), "--steps"),
