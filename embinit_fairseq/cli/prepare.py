@@ -85,8 +85,8 @@ def render(record: dict[str, Any]) -> str:
     sizes = ", ".join(f"{name} {size:,}" for name, size in record["dictionaries"].items())
     lines.append(f"dictionaries   {sizes} symbols, with <s>, <pad>, </s>, <unk>")
     if record["classes"]:
-        known = f" (of {record['label_dictionary']})" if record["label_dictionary"] else ""
-        spaces = " (spaces are written _)" if record["spaces_in_classes"] else ""
-        lines.append(f"classes        {', '.join(record['classes'])}{known}{spaces}")
+        about = [f"of {record['label_dictionary']}"] if record["label_dictionary"] else []
+        about += ["_ for spaces"] if record["spaces_in_classes"] else []
+        lines.append(" ".join([f"classes        {', '.join(record['classes'])}", *(f"({text})" for text in about)]))
     lines.append(f"written        {record['output']}: bin (with preparation.json), text")
     return "\n".join([*lines, f"next           {record['next']}"])

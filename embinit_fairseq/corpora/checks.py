@@ -160,7 +160,7 @@ def _check_labels(labelled: Sequence[Checked], is_regression: bool) -> None:
             if label in SPECIAL_SYMBOLS:
                 raise DataError(f"{where} is a special symbol of fairseq; give the class another name")
             if (other := spellings.setdefault(spelling, label)).split() != label.split():
-                raise DataError(f"{where} and {other[:60]!r} are one class in two spellings; write it in one")
+                raise DataError(f"{where} is the class {other[:60]!r} in another spelling; write both in one")
 
 
 def _spelling(label: str) -> Decimal | str:

@@ -216,22 +216,21 @@ def _first_pairs(plan: Plan, folder: Path, column: Column) -> list[tuple[str, st
 
 def _next(plan: Plan, classes: Sequence[str]) -> str:
     """Return the beginning of the command that reads the folder: a training, or without training text a test."""
-    splits, task = {source.split for source in plan.sources}, f"--user-dir embinit_fairseq --task {plan.task}"
+    splits = [source.split for source in plan.sources]
+    trains, test = "train" in splits, min(splits)  # rather than valid
+    task, data = f"--user-dir embinit_fairseq --task {plan.task}", f"{plan.request.output}/bin"
+    if plan.task == "sentence_prediction":
+        kind = "--num-classes 1 --regression-target" if plan.request.regression else f"--num-classes {len(classes)}"
+        task = f"{task} --init-token 0 --separator-token 2 {kind} --criterion sentence_prediction"
+        if trains:
+            return f"fairseq-train {data} {task} --arch roberta_base ..."
+        return f"fairseq-validate {data} {task} --valid-subset {test} --path MODEL.pt ..."
     if plan.task == "translation":
         source, target = plan.columns
         task = f"{task} --source-lang {source} --target-lang {target}"
-    data = f"{plan.request.output}/bin {task}"
-    if "train" not in splits:
-        split = next((split for split in sorted(splits) if split.startswith("test")), min(splits))
-        if plan.task == "translation":
-            return f"fairseq-generate {data} --gen-subset {split} --path MODEL.pt ..."
-        return f"fairseq-validate {data} --valid-subset {split} --path MODEL.pt ..."
-    if plan.task == "sentence_prediction":
-        kind = "--num-classes 1 --regression-target" if plan.request.regression else f"--num-classes {len(classes)}"
-        return (
-            f"fairseq-train {data} --init-token 0 --separator-token 2 {kind} --criterion sentence_prediction "
-            "--arch roberta_base ..."
-        )
-    if plan.task == "translation":
-        return f"fairseq-train {data} --arch transformer_iwslt_de_en ..."
-    return f"fairseq-train {data} --arch transformer_lm ... (--task masked_lm --arch roberta_base ...)"
+        if trains:
+            return f"fairseq-train {data} {task} --arch transformer_iwslt_de_en ..."
+        return f"fairseq-generate {data} {task} --gen-subset {test} --path MODEL.pt ..."
+    if trains:
+        return f"fairseq-train {data} {task} --arch transformer_lm ... (--task masked_lm --arch roberta_base ...)"
+    return f"fairseq-eval-lm {data} {task} --gen-subset {test} --path MODEL.pt ..."

@@ -79,7 +79,7 @@ def _opened(path: Path) -> Any:
 
 def _checked_first(path: Path, raw: bytes) -> bytes:
     """Return the first line without byte-order mark; DataError if it shows what the whole file is."""
-    if 2 * raw.count(b"\0") > len(raw) - 2 > 0:  # UTF-16 of Latin letters without a mark is UTF-8, too
+    if 4 * raw.count(b"\0") > len(raw) > 3:  # UTF-16 of Latin letters without a mark is UTF-8, too
         raise DataError(f"{path}: {not_utf8(raw, 1)}")
     if b"\r" in raw and not raw.endswith(b"\n"):
         raise DataError(f"{path}: its lines end in CR; expected LF, convert them: tr '\\r' '\\n' < FILE > NEW")

@@ -86,10 +86,10 @@ def find_sources(texts: Sequence[str], columns: Columns) -> list[Source]:
     seen: dict[tuple[str, str], Source] = {}
     for source in sources:
         if (other := seen.setdefault((source.split, source.column), source)) is not source:
-            raise OptionError(
-                f"{other.path} and {source.path}: both are the split {source.split}; name another, such as "
-                f"{source.split}1={source.path}, or put them into one file"
-            )
+            remedy = "put them into one file"
+            if source.split != "train":  # fairseq has one
+                remedy = f"name another, such as {source.split}1={source.path}, or {remedy}"
+            raise OptionError(f"{other.path} and {source.path}: both are the split {source.split}; {remedy}")
     return sorted(sources, key=lambda source: ("train valid test".find(source.split[:4]), source.split))
 
 
