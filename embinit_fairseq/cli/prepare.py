@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--sentencepiece-type", choices=("unigram", "bpe"), default="unigram", help=kinds)
     add("--sentencepiece-model", metavar="MODEL", help="sentencepiece: use this model")
     add("--tokenizer", metavar="FOLDER", help="huggingface: a folder with tokenizer.json")
-    add("--source-lang", metavar="L", help="language that is translated, default: of the first file; of other text")
+    add("--source-lang", metavar="L", help="language that is translated, default: of the first file; of other text: en")
     add("--target-lang", metavar="L", help="language that it is translated to")
     add("--text-columns", nargs="+", default=[], metavar="C", help="tables: column of the text, or two of pairs")
     add("--label-column", metavar="C", help="tables: column of the label; without, two columns are two languages")

@@ -143,7 +143,7 @@ def _column(path: Path, field: str, rows: Iterator[tuple[int, list[str]]]) -> It
             f"{path}:1: found {_SEPARATORS[other[0]]} between the columns; expected commas in .csv, tabs in .tsv: "
             "rename the file, or save it so"
         )
-    _check_column(f"{path}:1", field, heading)
+    _check_column(f"{path}:1, which names the columns", field, heading)
     at = heading.index(field)
     for number, row in rows:
         if len(row) != len(heading):
@@ -160,9 +160,9 @@ def _jsonl(path: Path, field: str, is_label: bool) -> Iterator[tuple[int, str]]:
         try:
             pairs = json.loads(line, object_pairs_hook=_Pairs, parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: not JSON ({error}); expected an object per line") from error
+            raise DataError(f"{where}: expected an object of JSON, found {line[:60]!r} ({error})") from error
         if not isinstance(pairs, _Pairs):
-            raise DataError(f"{where}: expected an object with the columns, found {line[:60]}")
+            raise DataError(f"{where}: expected an object with the columns, found {line[:60]!r}")
         _check_column(where, field, [name for name, _ in pairs])
         yield number, _text_of(where, field, dict(pairs)[field], is_label)
 
@@ -196,10 +196,7 @@ def _check_column(where: str, field: str, columns: Collection[str]) -> None:
     if count > 1:
         raise DataError(f"{where}: {count} columns have the name {field}; rename all but one")
     if not count:
-        raise DataError(
-            f"{where}: no column {field}; its columns are {', '.join(columns) or 'none'}: name one of them, or add a "
-            "line with the names"
-        )
+        raise DataError(f"{where}: no column {field}; its columns are {', '.join(columns) or 'none'}: name one of them")
 
 
 #: suffix of a table -> what reads a column of it
