@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq.corpora.sources import PLAIN, Columns, Source, find_sources, kind_of
+from embinit_fairseq.corpora.reading import suffix_of
+from embinit_fairseq.corpora.sources import LABEL, PLAIN, Columns, Source, find_sources
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import check_folder, check_is_file, check_place
 from embinit_fairseq.vocab.dictionary import read_dictionary
@@ -72,17 +73,24 @@ class Column:
 
 @dataclass
 class Plan:
-    """What is to be done. learns: `bpe` or `sentencepiece` if subwords are learned, else ``."""
+    """What is to be done.
+
+    Args:
+        request, sources, columns: see there.
+        learns: `bpe` or `sentencepiece` if subwords are learned, else ``.
+        label_dictionary: of the trained classifier for which the texts are prepared.
+    """
 
     request: PrepareRequest
     sources: list[Source]
     columns: dict[str, Column]
     learns: str = ""
+    label_dictionary: str | None = None
 
     @property
     def task(self) -> str:
         """The task of fairseq-train."""
-        if any(source.column == "label" for source in self.sources):
+        if any(source.is_label for source in self.sources):
             return "sentence_prediction"
         return "translation" if len(self.columns) == 2 else "language_modeling"
 
@@ -108,40 +116,62 @@ def make_plan(request: PrepareRequest) -> Plan:
     read: list[str | Path] = [*(source.path for source in sources), *filter(None, files)]
     check_folder(request.output, request.force, OURS, read)
     check_place(request.output)
-    names = list(dict.fromkeys(source.column for source in sources if source.column != "label"))
+    names = list(dict.fromkeys(source.column for source in sources if not source.is_label))
     if request.regression and request.label_column is None:
         raise OptionError("--regression: for numbers as labels; name their column by --label-column")
     plan = Plan(request, sources, {name: Column(name, _lang(name, request, sources), name) for name in names})
     _choose_dictionaries(plan)
-    if request.dictionary is None and not any(source.split == "train" for source in sources):
-        raise OptionError("TEXT: no training text, of which the dictionary is made; name it train=FILE, or give --dict")
+    _check_training_text(plan)
     for column in plan.columns.values():
         _choose_steps(column, plan)
     return plan
 
 
 def _lang(name: str, request: PrepareRequest, sources: Sequence[Source]) -> str:
-    """Return the language of a column for the steps that depend on one."""
-    suffix = kind_of(sources[0].path) if sources[0].field is None else ""
-    candidate = name if name and not name.startswith("input") else request.source_lang or suffix
-    return candidate[:2] if candidate not in PLAIN and re.match(r"[a-z]{2}(?![A-Za-z])", candidate) else "en"
+    """Return the language of a column: its name, else as the user says, else as the files end, else English."""
+    if name and request.label_column is None:
+        return name
+    suffix = suffix_of(sources[0].path) if sources[0].field is None else ""
+    return request.source_lang or ("en" if suffix.lower() in PLAIN else suffix)
+
+
+def _check_training_text(plan: Plan) -> None:
+    """Raise OptionError if a dictionary, or classes, must be made of training text and there is none."""
+    request = plan.request
+    if any(source.split == "train" for source in plan.sources):
+        return
+    if request.dictionary is None:
+        raise OptionError("TEXT: no training text, of which the dictionary is made; name it train=FILE, or give --dict")
+    if plan.task == "sentence_prediction" and not request.regression and plan.label_dictionary is None:
+        raise OptionError(
+            "TEXT: no training text, which says what the classes are; name it train=FILE, or give the classifier's "
+            "--dict DATA/input0/dict.txt, so that DATA/label/dict.txt says them"
+        )
+
+
+def _label_dictionary(request: PrepareRequest) -> str | None:
+    """Return the dictionary of the classes of a trained classifier, whose --dict is DATA/input0/dict.txt."""
+    if request.label_column is None or request.regression or request.dictionary is None:
+        return None
+    folder = Path(os.path.abspath(request.dictionary)).parent
+    file = folder.with_name(LABEL) / "dict.txt"
+    return os.path.relpath(file) if folder.name in ("input0", "input1") and file.is_file() else None
 
 
 def _choose_dictionaries(plan: Plan) -> None:
     request, names = plan.request, list(plan.columns)
     is_pair = plan.task == "translation"
-    if not is_pair and (request.joined_dictionary or request.target_dict is not None):
-        flag = "--joined-dictionary" if request.joined_dictionary else "--target-dict"
-        raise OptionError(f"{flag}: for text in two languages; leave it out")
+    of_pairs = ("joined_dictionary", "target_dict", "target_lang")
+    if not is_pair and (unused := [name for name in of_pairs if getattr(request, name)]):
+        raise OptionError(f"--{unused[0].replace('_', '-')}: for text in two languages; leave it out")
     if request.target_dict is not None and (request.joined_dictionary or request.dictionary is None):
         raise OptionError("--target-dict: together with --dict, of the source, and without --joined-dictionary")
     if is_pair and request.dictionary is not None and request.target_dict is None and not request.joined_dictionary:
         raise OptionError("--dict: of the source; give --target-dict, too, or --joined-dictionary if it is of both")
-    if request.label_column is not None and not any(source.split == "train" for source in plan.sources):
-        raise OptionError("TEXT: no training text, which says what the classes are; name it train=FILE")
     for flag, path in (("--dict", request.dictionary), ("--target-dict", request.target_dict)):
         if path is not None:
             check_is_file(path, flag)
+    plan.label_dictionary = _label_dictionary(request)
     for at, column in enumerate(plan.columns.values()):
         is_shared = request.joined_dictionary or not is_pair
         column.shares = names[0] if is_shared else column.name

@@ -106,6 +106,7 @@ def test_what_a_user_says():
     assert written(parse_steps("wikibooks,bpe")) == "cleaned,lowercase,moses:no-escape,bpe"
     assert parse_steps("none") == []
     assert written([]) == "none"
+    assert [step["lang"] for step in parse_steps("normalised,moses", "deu_Latn")] == ["de", "de"]
     assert parse_steps("lowercase,moses:dashes", "de")[1] == {"step": "moses", "lang": "de", "dashes": True}
     for text, remedy in {
         "lower": r"--preparation lower.*choose from .*lowercase",
