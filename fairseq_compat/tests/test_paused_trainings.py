@@ -193,12 +193,12 @@ def pause(folder: Path) -> None:
     assert validate(model, 1, 5.0, folder, end_of_epoch=False)
 
 
-def loaded_by(model, path: Path, iterations: int = 1):
+def loaded_by(model, path: Path):
     """Return the extra state after fairseq-train has read a checkpoint; its iterator reads an example, and draws."""
 
     def get_train_iterator(epoch, **_):
         np.random.rand(), random.random(), torch.rand(1)
-        return SimpleNamespace(epoch=epoch, iterations_in_epoch=iterations, load_state_dict=lambda state: None)
+        return SimpleNamespace(epoch=epoch, iterations_in_epoch=1, load_state_dict=lambda state: None)
 
     model.get_train_iterator = get_train_iterator
     model.cfg.checkpoint.restore_file = str(path)
