@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import sys
@@ -160,6 +161,11 @@ def bpe_vocabularies(folder: Path) -> None:
     assert encoders.build_bpe(config).encode("abc") == "abc"
     (folder / "glossary.txt").write_text("^(?:abb|d\\.)$\n")
     assert encoders.build_bpe(config).encode("abb abbb d. xd.") == "abb ab@@ b@@ b d. x@@ d@@ ."
+    (folder / "glossary.txt").write_text("^(?:abb)|(?:d)$\n")  # `abbb` only begins as one of its words
+    own = importlib.import_module("subword_nmt.apply_bpe").BPE(
+        codes.open(encoding="utf-8"), glossaries=["^(?:abb)|(?:d)$"]
+    )
+    assert encoders.build_bpe(config).encode("abb abbb xd") == own.segment("abb abbb xd") == "abb ab@@ b@@ b x@@ d"
     (folder / "glossary.txt").write_text("abb\n")
     with refused("glossary.txt", "another folder"):
         encoders.build_bpe(config)

@@ -41,4 +41,4 @@ def patch(module):
                     "copy the codes to another folder"
                 )
             self.bpe.glossaries = [expression]
-            self.bpe.glossaries_regex = re.compile(expression)
+            self.bpe.glossaries_regex = re.compile(f"^({expression})$")
