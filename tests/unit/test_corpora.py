@@ -7,10 +7,12 @@ import gzip
 import io
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from embinit_fairseq.corpora import workers as corpora_workers
 from embinit_fairseq.corpora.checks import check_source, check_together
 from embinit_fairseq.corpora.reading import read_column, read_text
 from embinit_fairseq.corpora.sources import LABEL, Columns, Source, find_sources
@@ -380,3 +382,38 @@ def test_many_unknown_symbols_are_named(tmp_path, shown):
     out = shown("prepare", *files, "--steps", "none", "--jobs", "1", "--output", tmp_path / "out")
     assert re.search("attention +valid: 50% are <unk>.*bpe", out)
     assert "train: " not in out
+
+
+# ---- What nobody would see in the result ----------------------------------------------------------------------------
+
+
+def test_classes_that_are_numbers_are_in_their_order_and_quotation_marks_are_text(tmp_path, printed):
+    rows = ['"a\t10', 'b"\t-1', '"c"\t2', "d\t0"]
+    files = [write(tmp_path / f"{name}.tsv", ["t\tl", *rows]) for name in ("train", "valid")]
+    columns = ("--text-columns", "t", "--label-column", "l")
+    printed("prepare", *files, *columns, "--steps", "none", "--jobs", "1", "--output", tmp_path / "out")
+    assert (tmp_path / "out/text/train.input0").read_text() == '"a\nb"\n"c"\nd\n'
+    assert (tmp_path / "out/bin/label/dict.txt").read_text() == "-1 1\n0 1\n2 1\n10 1\n"
+
+
+def test_subwords_are_learned_of_the_training_text_evenly_spaced(tmp_path, printed, monkeypatch):
+    """Every second line, if a text has twice as many lines as are read; and no line of another split."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    monkeypatch.setattr("embinit_fairseq.corpora.prepare.MOST_LINES", 8)
+    files = [write(tmp_path / "train.txt", ["ab ba", "xy"] * 8)]
+    files += [write(tmp_path / f"{name}.txt", ["cd dc"] * 8) for name in ("valid", "test")]
+    size = ("--sentencepiece-size", "9", "--jobs", "1")
+    printed("prepare", *files, "--steps", "sentencepiece", *size, "--output", tmp_path / "out")
+    model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "out/sentencepiece.model"))
+    pieces = [model.id_to_piece(number) for number in range(len(model)) if not model.is_unknown(number)]
+    assert {letter for piece in pieces for letter in piece if piece[0] != "<"} == {"a", "b", "▁"}
+
+
+def test_chunks_are_in_the_order_of_the_lines(monkeypatch):
+    """With more chunks than may wait."""
+    monkeypatch.setattr(corpora_workers, "_CHUNK", 3)
+    monkeypatch.setattr(corpora_workers, "_begin_process", corpora_workers._begin)
+    monkeypatch.setattr(corpora_workers, "ProcessPoolExecutor", ThreadPoolExecutor)
+    lines = [f"line {number}" for number in range(50)]
+    with workers({"": Preparation(parse_steps("lowercase"))}, 2) as mapped:
+        assert "".join(chunk.text for chunk in mapped(symbols_of, "", lines)).splitlines() == lines
