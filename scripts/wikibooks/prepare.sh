@@ -39,5 +39,5 @@ settings "$OUTPUT" "files=$(wc -c "$@" | sed 's/^ *//' | paste -sd ' ')" "duplic
 PYTHONPATH=$REPO/scripts:$REPO OMP_NUM_THREADS=1 python -m wikibooks.prepare "$@" --output "$OUTPUT" \
   --duplicates "$DUPLICATES" --frequent-types "$FREQUENT_TYPES" --bpe-merges "$BPE_MERGES" --bpe-words "$BPE_WORDS" \
   --vocabulary "$VOCABULARY" --valid-every "$VALID_EVERY" --shard-mb "$SHARD_MB" --part-gb "$PART_GB" \
-  ${JOBS:+--jobs "$JOBS"} ${EXECUTOR:+--executor "$EXECUTOR"} ${RANKS:+--ranks "$RANKS"} \
+  ${JOBS:+--jobs "$JOBS"} ${WAIT:+--wait "$WAIT"} ${EXECUTOR:+--executor "$EXECUTOR"} ${RANKS:+--ranks "$RANKS"} \
   ${EXECUTOR_OPTIONS:+--executor-option $EXECUTOR_OPTIONS}

@@ -48,4 +48,4 @@ python -m wmt14.prepare --output "$OUTPUT" --pair "$PAIR" ${DATA:+--data "$DATA"
   ${LIMIT:+--limit "$LIMIT"} --tokens "$TOKENS" --size "$BPE_SIZE" --bpe-words "$BPE_WORDS" --spm-type "$SPM_TYPE" \
   --spm-lines "$SPM_LINES" --valid-every "$VALID_EVERY" --max-length "$MAX_LENGTH" --max-ratio "$MAX_RATIO" \
   --test-from "$TEST_FROM" --shard-pairs "$SHARD_PAIRS" --part-gb "$PART_GB" --jobs "$JOBS" \
-  ${EXECUTOR:+--executor "$EXECUTOR"} ${RANKS:+--ranks "$RANKS"} ${EXECUTOR_OPTIONS:+--executor-option $EXECUTOR_OPTIONS}
+  ${WAIT:+--wait "$WAIT"} ${EXECUTOR:+--executor "$EXECUTOR"} ${RANKS:+--ranks "$RANKS"} ${EXECUTOR_OPTIONS:+--executor-option $EXECUTOR_OPTIONS}
