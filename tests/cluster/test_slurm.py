@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 import slurm as installed
 from trainings import REPOSITORY, TRAIN, losses
 

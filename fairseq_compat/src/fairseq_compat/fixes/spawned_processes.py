@@ -11,9 +11,9 @@ Symptom: (a) ``--distributed-world-size 2 --cpu`` ends with ``AssertionError: wo
 Versions: all; fairseq 0.12.2 starts one process for each GPU, also with ``--cpu``.
 Where: fairseq/distributed/utils.py:72, :142, :315 (``distributed_main``) and :347; (d) :54 of main; (e) :106, :130.
 Remedy: with ``--cpu`` as many processes as ``--distributed-world-size`` says, which talk through gloo; the workers of
-    all processes start as with a single process, on Linux by a fork. Under torchrun, and srun with several tasks on each
-    machine, the number of processes is theirs. With one task on each machine a number that is not that of all GPUs is
-    refused; with --cpu the processes are divided among the machines.
+    all processes start as with a single process, on Linux by a fork. Under torchrun, and under srun with several tasks
+    on each machine, the number of processes is theirs. With one task on each machine a number that is not that of all
+    GPUs is refused; with --cpu the processes are divided among the machines.
     Without this fix: torchrun, and ``--distributed-backend gloo``.
 Can go: with a fairseq that counts no GPUs with ``--cpu``.
 """
