@@ -166,7 +166,11 @@ def _run_on_ray(step: Step, tasks: list[Task], engine: Engine) -> None:
     import ray
 
     if not ray.is_initialized():
-        ray.init(**{"num_cpus": engine.jobs, "log_to_driver": False} if not engine.options else engine.options)
+        options: dict[str, Any] = engine.options or {"num_cpus": engine.jobs}
+        try:
+            ray.init(log_to_driver=False, **options)
+        except (ConnectionError, TypeError, ValueError) as error:
+            raise OptionError(f"EXECUTOR=ray: {error}: correct EXECUTOR_OPTIONS (address=HOST:PORT)") from None
     run = ray.remote(max_retries=2)(Task.run)
     waiting = {run.remote(task): task.size for task in tasks}
     with _bar(step, tasks) as bar:

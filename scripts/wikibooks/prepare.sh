@@ -16,8 +16,8 @@
 #   VALID_EVERY=200       every N-th passage is for validation: a document, or 100 lines of a longer one
 #   SHARD_MB=32 JOBS=     text that one process handles at a time, processes (one per core), each below half a gigabyte
 #   PART_GB=8             binary training data of a part: more of it becomes OUTPUT/bin.00, OUTPUT/bin.01 ...
-#   EXECUTOR=pool         who runs the tasks: processes here; or datatrove's local, slurm or ray (docs/scaling.md), with
-#   RANKS= EXECUTOR_OPTIONS="partition=cpu time=24:00:00"   tasks of a step at a time, arguments of datatrove's executor
+#   EXECUTOR=pool         who runs the tasks: processes here; or local, slurm or ray (docs/scaling.md), with
+#   RANKS= EXECUTOR_OPTIONS="partition=cpu time=24:00:00" WAIT=1   parts of a step, options of the engine; 0: only submit
 #
 # Makes OUTPUT/bin for train.sh, OUTPUT/bpe.codes and OUTPUT/report.json; OUTPUT/work, about five times the size of the
 # text, may be removed then. Memory does not grow with the text. The same call continues a stopped one.

