@@ -1,6 +1,8 @@
 """scripts/shards: an exchange, tasks that are done, engines of this machine."""
 
 import argparse
+import importlib
+import pickle
 import sys
 from pathlib import Path
 
@@ -70,3 +72,19 @@ def test_one_call_at_a_time(tmp_path: Path) -> None:
 
 def join(paths: list[Path], output: Path) -> None:
     write_text(output, "".join(path.read_text() for path in paths))
+
+
+@pytest.mark.parametrize("corpus", ["wikibooks", "wmt14"])
+def test_at_most_twelve_steps_which_other_processes_can_import(corpus: str, tmp_path: Path) -> None:
+    """A function of the module that is started has the name __main__ there, which another process does not find."""
+    pytest.importorskip("sacremoses")
+    pytest.importorskip("spacy")
+    module = importlib.import_module(f"{corpus}.steps")
+    options = {"input": [tmp_path], "duplicates": "lines", "frequent_types": 1.0, "bpe_words": 1, "bpe_merges": 1}
+    options |= {"vocabulary": 9, "valid_every": 2, "shard_mb": 1, "part_gb": 1, "output": tmp_path, "pair": "en-de"}
+    options |= {"tokens": "subword_nmt", "size": 1, "max_length": 9, "max_ratio": 2, "shard_pairs": 1, "limit": None}
+    steps = module.steps(argparse.Namespace(**options))
+    assert len(steps) <= 12
+    content = pickle.dumps(steps)
+    assert b"prepare" not in content
+    assert [step.title for step in pickle.loads(content)] == [step.title for step in steps]
