@@ -209,7 +209,9 @@ def test_free_rows_are_taken_first_and_the_rest_is_rounded_up():
     torch.testing.assert_close(model.lm_head.weight[14:16], old[5:14].mean(0).expand(2, 8))
     assert torch.equal(model.lm_head.weight[16], old[16])
     assert report["bound"] == math.log1p(2 / 9)
+    model(torch.tensor([[14]])).logits.sum().backward()  # a gradient of the old shape must not stay
     report = ei.expand_hf(model, tokenizer, ["z", "zz"], pad_to_multiple_of=8)
+    model(torch.tensor([[17]])).logits.sum().backward()
     assert (report["n"], report["k"], len(model.lm_head.weight), model.lm_head.out_features) == (16, 8, 24, 24)
     assert report["bound"] == math.log1p(8 / 16)
 
