@@ -132,11 +132,9 @@ def _checked_size(model: Any) -> int:
             f"model: a PreTrainedModel of transformers is needed, this is a {type(model).__name__}; add adapters and "
             "compile afterwards, or give ei.expand the matrices"
         )
-    config, inputs, outputs = (
-        model.config.get_text_config(),
-        model.get_input_embeddings(),
-        model.get_output_embeddings(),
-    )
+    config = model.config.get_text_config()
+    inputs: Any = model.get_input_embeddings()
+    outputs: Any = model.get_output_embeddings()
     size, stated = len(inputs.weight), getattr(config, "vocab_size", None)
     others = {"config.vocab_size": stated} | ({} if outputs is None else {"its output layer": len(outputs.weight)})
     for name, number in others.items():
