@@ -19,10 +19,11 @@ import numpy as np
 
 from embinit_fairseq.errors import DataError, OptionError, counted, named_by
 from embinit_fairseq.init.methods import DISTILL, METHODS, Given, Recipe, new_rows, recipe_of
+from embinit_fairseq.init.requirements import auxiliary_vectors
 from embinit_fairseq.init.symbols import symbols_of
 from embinit_fairseq.init.weights import DRAWN
 from embinit_fairseq.io import read_lines, sha256
-from embinit_fairseq.resize.auxiliary import MethodRequest, auxiliary_vectors, files_of
+from embinit_fairseq.resize.auxiliary import MethodRequest, files_of
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.distill import Distillation, Progress, Saved, distill
 from embinit_fairseq.resize.prepared import carry_preparation, old_preparation, old_segmentation

@@ -18,9 +18,10 @@ import numpy as np
 
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.init.methods import METHODS, Given, Recipe, new_rows, recipe_of
+from embinit_fairseq.init.requirements import auxiliary_vectors
 from embinit_fairseq.init.symbols import Symbols, shared_rows, subword_means, symbols_of
 from embinit_fairseq.init.weights import COMPOSED, COPIED, KINDS, Weights
-from embinit_fairseq.resize.auxiliary import MethodRequest, auxiliary_vectors, files_of
+from embinit_fairseq.resize.auxiliary import MethodRequest, files_of
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.prepared import carry_preparation
 from embinit_fairseq.resize.source import Source, open_source

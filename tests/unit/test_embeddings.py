@@ -18,7 +18,7 @@ from embinit_fairseq.cli.main import main
 from embinit_fairseq.embed_init.fill import embed_init
 from embinit_fairseq.embed_init.request import request_from
 from embinit_fairseq.embed_init.slots import find_slots
-from embinit_fairseq.embeddings import _vocabulary
+from embinit_fairseq.embeddings import vocabulary_of_rows
 from embinit_fairseq.errors import CoverageError, DimensionError, EmbinitError, OptionError, VectorFileError
 from embinit_fairseq.init.strategies import STRATEGIES
 
@@ -89,8 +89,10 @@ def test_special_tokens_of_a_tokenizer_are_no_words(vectors: Path) -> None:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "haus", "##haus", "rot"]
     (vectors.parent / "vocab.txt").write_text("\n".join(words))
     tokenizer = transformers.BertTokenizerFast(str(vectors.parent / "vocab.txt"))
-    assert _vocabulary(tokenizer, None).roles == dict(enumerate(["pad", "unk", "bos", "eos", "mask"]))  # as fairseq's
-    assert _vocabulary(tokenizer, "rot").roles == dict(enumerate(["unk", "bos", "eos", "mask"], 1)) | {7: "pad"}
+    assert vocabulary_of_rows(tokenizer, None).roles == dict(
+        enumerate(["pad", "unk", "bos", "eos", "mask"])
+    )  # as fairseq's
+    assert vocabulary_of_rows(tokenizer, "rot").roles == dict(enumerate(["unk", "bos", "eos", "mask"], 1)) | {7: "pad"}
     matrix, _ = ei.embedding_matrix(tokenizer, vectors, "pretrained", oov="zeros")
     assert [word for word, row in zip(words, matrix) if row.any()] == ["haus", "rot"]
     for padding, options in ((None, {}), (1, {"pad": 1})):
