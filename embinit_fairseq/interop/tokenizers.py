@@ -397,7 +397,8 @@ def _gpt2(request: ExportRequest, side: Side) -> Tokenizer:
     model = models.BPE(vocabulary, merges, fuse_unk=False)
     files = _fast_files(side, model, split, decoder, mask_takes_space=True)
     made_up, text = _made_up(list(numbers), decoder.decode), _user_text(request, side, ("raw",))
-    return Tokenizer(files, "GPT-2's byte-level BPE of raw text", side, symbols_of, made_up, text)
+    why = "GPT-2's byte-level BPE of raw text, in which a written </s> is that symbol (in fairseq it is text)"
+    return Tokenizer(files, why, side, symbols_of, made_up, text)
 
 
 def _is_numbers(symbols: Sequence[str]) -> bool:

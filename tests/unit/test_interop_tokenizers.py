@@ -335,7 +335,7 @@ def test_text_is_segmented_as_by_fairseqs_gpt2_bpe(tmp_path, pieces, capsys):
     checkpoint = checkpoint_of(tmp_path / "c", words=words, fillers=2)
     (tmp_path / "text").write_text("the lower <mask>\nth\n")
     assert export_hf(checkpoint, "--gpt2-bpe", folder, "--verify-text", tmp_path / "text") == 0
-    assert "GPT-2's byte-level BPE" in capsys.readouterr().out
+    assert "GPT-2's byte-level BPE of raw text, in which a written </s> is that symbol" in capsys.readouterr().out
     tokenizer = load(checkpoint.output)
     encoder = get_encoder(str(folder / "encoder.json"), str(folder / "vocab.bpe"))
     line = " ".join(map(str, encoder.encode("the  lówer, 12!")))
@@ -348,13 +348,16 @@ def test_text_is_segmented_as_by_fairseqs_gpt2_bpe(tmp_path, pieces, capsys):
     for text in ("the lower <mask> the", "<mask> low", "the"):
         assert hub.encode(text).tolist() == tokenizer(text)["input_ids"]
     assert hub.decode(hub.encode("the low")) == "the low"
+    assert tokenizer("the</s>")["input_ids"] != hub.encode("the</s>").tolist()  # as the summary says
     shutil.rmtree(checkpoint.output)
     for flags, text, message in (
         (["--gpt2-bpe", folder], line, "before segmentation"),
+        (["--gpt2-bpe", folder], "the </s> low", "1 of 1 line differ"),
         ([], "the lower", "after segmentation"),
     ):
         (tmp_path / "text").write_text(text)
-        assert message in refused(capsys, checkpoint, *flags, "--verify-text", tmp_path / "text")
+        code = 1 if "differ" in message else 2
+        assert message in refused(capsys, checkpoint, *flags, "--verify-text", tmp_path / "text", code=code)
 
 
 def test_gpt2_files_that_do_not_fit(tmp_path, pieces, capsys):
