@@ -285,7 +285,8 @@ def _read_exported(directory: Path, matrix_rows: int) -> Vocabulary:
 
     Words of a dictionary are prepared already: they are lower-cased and segmented as in the export, nothing else.
     """
-    config, content = read_optional_json(directory / "tokenizer_config.json"), {}
+    config = read_optional_json(directory / "tokenizer_config.json")
+    content: dict[str, Any] = {}
     check_is_file(directory / "vocab.txt", error=VectorFileError)
     try:
         symbols = (directory / "vocab.txt").read_bytes().decode("utf-8").removesuffix("\n").split("\n")
