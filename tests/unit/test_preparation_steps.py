@@ -193,7 +193,7 @@ def later_version(folder):
 BROKEN = {
     break_dictionary: "another dict.txt",
     break_codes: "segmented with.*give that one",
-    lose_codes: "bpe.codes.*give it by --bpe-codes",
+    lose_codes: "bpe.codes.*give it by --bpe-codes.*bpe_codes=FILE",
     add_glossary: "segmented with",
     break_example: "prepare the text again",
     break_record: "damaged.*mosses",
