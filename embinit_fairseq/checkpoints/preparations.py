@@ -17,11 +17,11 @@ from embinit_fairseq.vocab.preparation_record import (
     FILE,
     FLAGS,
     Recorded,
-    entries_of,
     given_by,
     own_record,
     read_preparation,
     recorded_in,
+    records_of_data,
     symbols_hash,
 )
 from embinit_fairseq.vocab.steps import STEPS
@@ -42,34 +42,30 @@ def find_preparation(dictionary: PathLike, state: Mapping[str, Any]) -> Recorded
     """
     if (recorded := read_preparation(dictionary)) is not None:
         return recorded
-    texts = [node[OPTION] for node in option_nodes(state) if isinstance(node.get(OPTION), str)]
-    entries = [item for text in texts for item in records_in(text).items()]
+    entries, name = entries_in(state), Path(dictionary).name
     own = symbols_hash(read_dictionary(dictionary).symbols) if entries else ""
-    candidates = (recorded_in(entry, f"{FILE} in the checkpoint ({name})") for name, entry in entries)
-    found = next((recorded for recorded in candidates if recorded.symbols == own), None)
-    if found is None and any(name == Path(dictionary).name for name, _ in entries):  # others are the other language's
+    records = {other: recorded_in(entry, f"{FILE} in the checkpoint ({other})") for other, entry in entries.items()}
+    fitting = {other: recorded for other, recorded in records.items() if recorded.symbols == own}
+    if name in entries and name not in fitting:  # others are the other language's
         raise DataError(
-            f"{dictionary}: the {FILE} in the checkpoint is of another {Path(dictionary).name}; "
-            f"{own_record(Path(dictionary))}"
+            f"{dictionary}: the {FILE} in the checkpoint is of another {name}; {own_record(Path(dictionary))}"
         )
-    return found
+    # a joined dictionary has the same symbols for texts of two languages
+    return fitting.get(name) or (next(iter(fitting.values())) if len(fitting) == 1 else None)
+
+
+def entries_in(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return name of a dictionary -> entry of the record in the content of a checkpoint."""
+    texts = [node[OPTION] for node in option_nodes(state) if isinstance(node.get(OPTION), str)]
+    return {name: entry for text in texts for name, entry in records_in(text).items()}
 
 
 def records_for_checkpoints(task: Any) -> str | None:
     """Return the records of the dictionaries of a task's data, as checkpoints have them; None without a record."""
     options = getattr(task, "cfg", None) or getattr(task, "args", None)
-    folder = Path(str(getattr(options, "data", None) or "").split(os.pathsep)[0])  # the first of bin.00:bin.01
-    entries = {name: entry for place in (folder, folder / "input0") for name, entry in _checked(place).items()}
+    folders = str(getattr(options, "data", None) or "").split(os.pathsep)
+    entries = {name: recorded.entry() for name, recorded in records_of_data(folders).items()}
     return json.dumps(entries) if entries else None
-
-
-def _checked(folder: Path) -> dict[str, Any]:
-    """Return the entries of the record in a folder; raise DataError if a dictionary there is another one."""
-    entries = entries_of(folder)
-    for name in entries:
-        if (folder / name).is_file():
-            read_preparation(folder / name)
-    return entries
 
 
 def stated_steps(

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     """Read, test, write, print."""
     unused, why = (_OF_TABLES, "leave it out") if args.ref else (_OF_TRANSLATIONS, "add --ref FILE")
     for name in unused:
-        if getattr(args, name):
+        if getattr(args, name) not in (None, False, ()):
             raise OptionError(f"--{name}: {'for tables of runs' if args.ref else 'for translations'}; {why}")
     if args.ref:
         return _compare_outputs(args)

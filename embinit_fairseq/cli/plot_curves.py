@@ -30,7 +30,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="as logged, such as valid_loss, valid_bleu; default: what chose the checkpoints",
     )
-    add("--by", nargs="+", default=[], metavar="LABEL", help="labels that make a row; default: all but the seed")
+    add("--by", nargs="+", default=(), metavar="LABEL", help="labels that make a row; default: all but the seed")
     add(
         "--x",
         choices=("epochs", "updates", "seconds"),

@@ -53,11 +53,12 @@ def add_text_options(parser: argparse._ActionsContainer) -> None:
     )
     add(
         "--detokenize",
-        nargs="+",
-        default=[],
+        nargs="*",
         metavar="STEP",
-        help="how tokens become text, one step after the other: bpe (@@ of subword-nmt), sentencepiece[=MODEL], "
-        "huggingface=DIR, moses, spacy; such as `bpe moses`. Default: as fairseq-generate has joined them",
+        help="how tokens become text: as preparation.json in the run, the data or the checkpoint says; or say it, one "
+        "step after the other: bpe (@@ of subword-nmt), sentencepiece[=MODEL], huggingface=DIR, moses, spacy; such as "
+        "`bpe moses`. Without this option: as fairseq-generate has joined them (--bpe, --tokenizer); if it has not, as "
+        "preparation.json says if there is one",
     )
     add("--lang", metavar="L", help="language of the references, such as zh, zh_CN; default: as in the log")
     add("--lowercase", action="store_true", help="ignore upper and lower case")
@@ -86,4 +87,5 @@ def render(scores: dict[str, Any]) -> str:
             interval = f" ± {result['interval_95']:.2f}" if result.get("interval_95") is not None else ""
             lines.append(f"{score.title:<{width}}  {result['score']:6.2f}{interval}  {result['signature']}")
     settings = (f"{key} {scores[key]}" for key in ("sentences", "beam", "lenpen") if key in scores)
-    return "\n".join([*lines, ", ".join(settings)])
+    undone = [f"undone: {scores['preparation']}, as in preparation.json"] if "preparation" in scores else []
+    return "\n".join([*lines, ", ".join(settings), *undone])

@@ -109,7 +109,8 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
     # 3. The new rows: means of old ones, draws around the mean, or trained
     old, needed = source.vocabulary, request.chosen.needs_subwords
     row_of = {symbol: row for row, symbol in enumerate(old.symbols) if not old.filler[row]}
-    subwords = subwords_of_words(request.words, words, segmentation, row_of, request.method) if needed else []
+    fitting = fitting_segmentation(segmentation, words, row_of) if needed else segmentation
+    subwords = subwords_of_words(request.words, words, fitting, row_of, request.method) if needed else []
     given = _given(request, source, change, [np.array([row_of[part] for part in word]) for word in subwords])
     if spec is not None:
         given = _with_vectors(given, spec, request, source, change)
@@ -118,7 +119,7 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
     distilled, saved = None, None
     if request.chosen.needs_text:
         settings, saved = Distillation(**request.distillation), _saved(request, inputs)
-        recipe, distilled = distill(source, change, recipe, segmentation, settings, progress, saved)
+        recipe, distilled = distill(source, change, recipe, fitting, settings, progress, saved)
     # 4. The new checkpoint, written and loaded by fairseq, with its segmentation, under a temporary name
     make_rows, texts = functools.partial(new_rows, recipe), request.segment_text
 
@@ -132,6 +133,7 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
     with resized(source, change, request, inputs, FILES, make_rows, prepare=prepare) as (folder, record):
         expansion = Expansion(source, change, given, recipe)
         record |= {**_record(expansion, words, subwords), "distill": distilled}
+        record["split_further"] = _split_further(segmentation, fitting, words)
         yield expansion, folder, record
     if saved is not None:
         saved.path.unlink(missing_ok=True)
@@ -216,10 +218,12 @@ def _present(present: dict[int, str], symbols: Collection[str], shown: int = 20)
 
 
 def check_words(path: str, words: Sequence[NewWord], segmentation: Segmentation) -> None:
-    """Raise DataError, naming file and line, for a word that cannot be one subword."""
-    for word in words:
-        if (obstacle := segmentation.obstacle(word.text)) is not None:
-            raise DataError(f"{path}:{word.line}: {word.text!r} cannot be reached: {obstacle}")
+    """Raise DataError, naming file and lines, for words that cannot be one subword."""
+    obstacles = {word: segmentation.obstacle(word.text) for word in words}
+    first, *others = [word for word, obstacle in obstacles.items() if obstacle is not None] or [None]
+    if first is not None:
+        more = f"; nor can {_listed(others)}" if others else ""
+        raise DataError(f"{path}:{first.line}: {first.text!r} cannot be reached: {obstacles[first]}{more}")
 
 
 # ---- Rows and their values ------------------------------------------------------------------------------------------
@@ -269,24 +273,55 @@ def subwords_of_words(
     """Return the subwords of every word, from its line or else from the segmentation.
 
     Raises:
-        DataError: a word has no subwords, or one that the dictionary lacks; names file, line, word and subword.
+        DataError: words have no subwords, or some that the dictionary lacks; names file, lines, words and subwords.
     """
-    result = []
-    for word in words:
-        subwords = list(word.subwords or (segmentation.segment_symbol(word.text) if segmentation else ()))
-        if not subwords:
-            raise DataError(
-                f"{path}:{word.line}: --method {method} needs the subwords of {word.text!r}; write them after a tab "
-                "(word<TAB>subword subword), or give --bpe-codes or --sentencepiece-model"
-            )
-        missing = next((subword for subword in subwords if subword not in symbols), None)
-        if missing is not None:
-            raise DataError(
-                f"{path}:{word.line}: {missing!r}, a subword of {word.text!r}, is not in the dictionary; write other "
-                "subwords after a tab, or give the codes or the model that the dictionary was made with"
-            )
-        result.append(subwords)
-    return result
+    of_words = [
+        list(word.subwords or (segmentation.segment_symbol(word.text) if segmentation else ())) for word in words
+    ]
+    without = [word for word, subwords in zip(words, of_words) if not subwords]
+    if without:
+        raise DataError(
+            f"{path}:{without[0].line}: --method {method} needs the subwords of {_listed(without)}; write them after a "
+            "tab (word<TAB>subword subword), give --bpe-codes or --sentencepiece-model, or choose --method avg, which "
+            "needs none"
+        )
+    lacking = {word: dict.fromkeys(s for s in own if s not in symbols) for word, own in zip(words, of_words)}
+    if missing := {word: " ".join(subwords) for word, subwords in lacking.items() if subwords}:
+        raise DataError(
+            f"{path}:{next(iter(missing)).line}: {counted(len(missing), 'word')} of subwords that are not in the "
+            f"dictionary: {_listed(missing, missing)}; write other subwords after a tab, choose --method avg, which "
+            "needs none, or give the codes or the model that the dictionary was made with"
+        )
+    return of_words
+
+
+def _listed(words: Collection[NewWord], subwords: Mapping[NewWord, str] | None = None, shown: int = 20) -> str:
+    """Return words, with their lines and subwords, for a message."""
+    parts = [f"{word.text!r} (line {word.line}{f': {subwords[word]}' if subwords else ''})" for word in words]
+    return ", ".join(parts[:shown]) + (f" and {len(parts) - shown:,} more" if len(parts) > shown else "")
+
+
+def fitting_segmentation(
+    segmentation: Segmentation | None, words: Sequence[NewWord], symbols: Collection[str]
+) -> Segmentation | None:
+    """Return the segmentation; if the dictionary lacks subwords of the words, the one that splits these further.
+
+    Codes of two languages make subwords that text of one language never had. A dictionary of its own lacks them.
+    """
+    if segmentation is not None:
+        made = {subword for word in words if not word.subwords for subword in segmentation.segment_symbol(word.text)}
+        if not made.issubset(symbols):
+            with contextlib.suppress(DataError):  # codes and models that can split nothing further
+                return segmentation.restricted(frozenset(symbols))
+    return segmentation
+
+
+def _split_further(old: Segmentation | None, new: Segmentation | None, words: Sequence[NewWord]) -> dict[str, Any]:
+    """Return word -> its subwords before and after `fitting_segmentation`, where they differ."""
+    if old is None or new is None:
+        return {}
+    pairs = {word.text: [one.segment_symbol(word.text) for one in (old, new)] for word in words if not word.subwords}
+    return {word: pair for word, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def averaged_rows(vocabulary: Vocabulary, size: int, over: str) -> np.ndarray:

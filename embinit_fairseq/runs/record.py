@@ -1,9 +1,10 @@
 """The folder of a run: its record, its result, and what tables and curves need of them.
 
-RUN/training.json   the command, versions, hardware, hashes of data and vectors, sessions; written at the start
-RUN/train.log       what the training prints
-RUN/checkpoints/    its --save-dir
-RUN/result.json     the record, losses of all epochs, the best one, the initialisation's report, time, scores
+RUN/training.json     the command, versions, hardware, hashes of data and vectors, sessions; written at the start
+RUN/preparation.json  how the text of the data was prepared, if that is recorded
+RUN/train.log         what the training prints
+RUN/checkpoints/      its --save-dir
+RUN/result.json       the record, losses of all epochs, the best one, the initialisation's report, time, scores
 """
 
 from __future__ import annotations

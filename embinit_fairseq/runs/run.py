@@ -38,6 +38,8 @@ from embinit_fairseq.runs.command import (
 from embinit_fairseq.runs.log import RunLog, read_log
 from embinit_fairseq.runs.metrics import wrong_direction
 from embinit_fairseq.runs.record import CHECKPOINTS, LOG, RESULT, TEXTS, TRAINING, read_record, result_of
+from embinit_fairseq.vocab.preparation_options import written
+from embinit_fairseq.vocab.preparation_record import FILE, Recorded, copy_preparation, records_of_data
 
 #: seconds between two looks at the log
 _LOOK = 0.2
@@ -93,6 +95,7 @@ def run(
         OptionError, DataError: the command cannot be run in this folder; nothing is written then.
     """
     command = parse_command(words).for_run(folder / CHECKPOINTS)
+    preparations = records_of_data(command.data())
     record = new_record(command, data_hashes(command.data()), labels or {}, metric, higher)
     program = shutil.which(command.words[0], path=_search_path())
     if program is None:
@@ -109,6 +112,7 @@ def run(
             log_file.truncate(0)  # the log of a start that failed
         else:
             check_same(folder, before, record)
+            check_preparation(folder, preparations)
             record = continued_record(
                 record, before, labels or {}, chooses=metric is not None or higher or lacks_metric(folder, before)
             )
@@ -120,6 +124,7 @@ def run(
                 return _finish(folder, {**before, **chosen}, log, started=False, notes=(reason,))
             check_last_checkpoint(folder)
             command = command.continuing()
+        copy_preparation(preparations, folder)
         code = _train(folder, command, program, record, log_file, watch)
         log = read_log(folder / LOG)
         if code == 0 and log.finished:
@@ -236,12 +241,12 @@ def check_folder_of_run(folder: Path) -> None:
     """Raise DataError for a folder that has files but no run.
 
     A record, a folder `checkpoints`, or the file `settings` of a recipe make it the folder of a run. Empty files do
-    not count: a shell makes them for redirected output.
+    not count: a shell makes them for redirected output. Nor does what a call that was killed at its start has written.
     """
     if not folder.is_dir() or any((folder / name).exists() for name in (TRAINING, RESULT, CHECKPOINTS, "settings")):
         return
     for path in sorted(folder.iterdir()):
-        if path.is_dir() or path.lstat().st_size:
+        if path.is_dir() or (path.lstat().st_size and path.name != FILE):
             raise DataError(f"{folder}: has {path.name}, but no run ({TRAINING} is missing); name another folder")
 
 
@@ -295,6 +300,17 @@ def check_last_checkpoint(folder: Path) -> None:
         f"{checkpoints / 'checkpoint_last.pt'}: missing, so that this run cannot be continued (--no-save, "
         f"--no-last-checkpoints, or removed); {remedy}choose another folder"
     )
+
+
+def check_preparation(folder: Path, preparations: Mapping[str, Recorded]) -> None:
+    """Raise DataError if the text of the folder's run was prepared in another way than that of this call."""
+    before = records_of_data([folder])
+    for name in preparations.keys() & before.keys():
+        if not before[name].is_same(preparations[name]):
+            raise DataError(
+                f"{folder}: has a run whose text of {name} was prepared by {written(before[name].steps)}, that of this "
+                f"call by {written(preparations[name].steps)} or with other files; {_REMEDY}"
+            )
 
 
 def _command_of(record: Mapping[str, Any]) -> Command:

@@ -19,6 +19,7 @@ from embinit_fairseq.errors import OptionError, counted
 from embinit_fairseq.io import read_json, write_json, write_text
 from embinit_fairseq.runs.metrics import DEFAULT_SCORES, FIGURES, SCORES, computed
 from embinit_fairseq.runs.record import RESULT, TRAINING, read_record, reference_files
+from embinit_fairseq.runs.recorded import Undo, recorded_undo
 from embinit_fairseq.runs.tokens import UNKNOWN, Step, detokenizer, known_language, moses_tokenizer
 from embinit_fairseq.runs.translations import (
     Translations,
@@ -60,7 +61,8 @@ class ScoreRequest:
         src: the text that was translated, to be copied to the run.
         subset: name of the translated subset.
         metrics: names of SCORES.
-        detokenize: how tokens are joined, see `tokens`.
+        detokenize: how tokens are joined, see `tokens`; empty: as `preparation.json` says; None: as fairseq-generate
+            has joined them or, if it has not, as `preparation.json` says if there is one.
         lang: language of the references; None: as in the log.
         tokenized: the reference in tokens, for BLEU on tokens in addition; "": only that, `refs` have tokens.
         lowercase: ignore upper and lower case.
@@ -73,7 +75,7 @@ class ScoreRequest:
     src: str | None = None
     subset: str = "test"
     metrics: Sequence[str] | None = None
-    detokenize: Sequence[str] = ()
+    detokenize: Sequence[str] | None = None
     lang: str | None = None
     tokenized: str | None = None
     lowercase: bool = False
@@ -92,6 +94,7 @@ class Texts:
         text: the translations.
         references: each with as many lines.
         notes: doubts about the translations and the references, for the reader of a score.
+        undo: the recorded preparation, if that says how tokens are joined.
     """
 
     translated: Translations
@@ -100,6 +103,7 @@ class Texts:
     text: list[str]
     references: list[list[str]]
     notes: tuple[str, ...] = ()
+    undo: Undo | None = None
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,7 @@ def score(request: ScoreRequest) -> Scored:
         if (value := translated.option(option)) is not None:
             scores[key] = kind(value)
     scores |= {"sentences": len(text), "lang": texts.lang, "search": translated.search(), "notes": list(texts.notes)}
+    scores["preparation"] = texts.undo.steps if texts.undo is not None else ""
     scores = {key: value for key, value in scores.items() if value not in ("", [])}
 
     notes = (*texts.notes, *_language_notes(request, texts))
@@ -164,19 +169,24 @@ def read_texts(request: ScoreRequest) -> Texts:
     if not lang:
         with contextlib.suppress(OptionError):  # an unknown language in a log is noted
             lang = known_language(translated.target_lang or "")
-    decode = detokenizer(request.detokenize, lang or None)
-    as_is = translated.tokens if request.detokenize or translated.decoded is None else translated.decoded
+    steps, undo = request.detokenize or (), None
+    if not steps and (request.detokenize is not None or not translated.is_joined):
+        undo = recorded_undo(place, translated, must_exist=request.detokenize is not None)
+    decode = detokenizer(steps, lang or None) if undo is None else undo.text
+    as_is = translated.tokens if steps or undo or translated.decoded is None else translated.decoded
     text = [decode(line).replace(UNKNOWN, UNKNOWN_WORD) for line in as_is]
     expected = f"translations in {translated.path}", len(text)
     references = [] if request.tokenized == "" else [read_lines(Path(path), *expected) for path in request.refs]
-    texts = Texts(translated, lang, decode, text, references)
+    texts = Texts(translated, lang, decode, text, references, undo=undo)
     return replace(texts, notes=(*_translation_notes(request, texts), *_reference_notes(request, texts)))
 
 
 def _words(request: ScoreRequest, texts: Texts) -> list[str]:
     """Return the translations in Moses' words."""
-    steps = request.detokenize
-    if steps and steps[-1] != "moses":
+    steps, undo = request.detokenize or (), texts.undo
+    if undo is not None and undo.is_of_moses:
+        return [unescape(undo.words(line)) for line in texts.translated.tokens]
+    if undo is not None or (steps and steps[-1] != "moses"):
         return list(map(moses_tokenizer(texts.lang or None), texts.text))
     join_subwords = detokenizer(steps[:-1], texts.lang or None)
     return [unescape(join_subwords(line)) for line in texts.translated.tokens]
@@ -325,7 +335,7 @@ def write_scores(
     for file, text in files.items():
         write_text(file, text)
     earlier = read_json(place, remedy="remove it and score again") if is_same and place.is_file() else {}
-    earlier = {key: value for key, value in earlier.items() if key not in ("search", "notes")}
+    earlier = {key: value for key, value in earlier.items() if key not in ("search", "notes", "preparation")}
     scores, notes = {**earlier, **scored.scores}, scored.notes
     write_json(place, scores)
     written = [*files, place]

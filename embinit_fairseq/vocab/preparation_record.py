@@ -26,6 +26,7 @@ from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.io import PathLike, check_is_file, package_versions, read_json, sha256, write_json
 from embinit_fairseq.vocab.codes import VOCABULARY, codes_text, codes_vocabulary
 from embinit_fairseq.vocab.dictionary import is_filler, read_dictionary
+from embinit_fairseq.vocab.preparation_options import written
 from embinit_fairseq.vocab.steps import STEPS, Preparation
 from embinit_fairseq.vocab.subword_nmt import SUBWORD_NMT_FILES, SubwordNmt, glossary
 
@@ -96,16 +97,19 @@ class Recorded:
                     )
         return prepare
 
-    def path_of(self, name: str, given: str | None = None) -> str:
+    def path_of(self, name: str, given: str | None = None, flag: str | None = None) -> str:
         """Return the path of the file of an option; raise DataError if it is missing or not the recorded one.
 
-        given: the path that the user names, if any.
+        Args:
+            name: the option of a step.
+            given: the path that the user names, if any.
+            flag: the option of the command that names it, for messages; default: as in FLAGS.
         """
         recorded = self.files[name]
         path = Path(given) if given is not None else None
         if path is None and self.folder is not None:
             path = self.folder / recorded["path"]
-        flag = FLAGS.get(name, name)
+        flag = flag or FLAGS.get(name, name)
         if path is None or not path.is_file():
             raise DataError(
                 f"{self._where}: needs {recorded['path']}, which is not there; give it by {given_by(name)}"
@@ -132,6 +136,11 @@ class Recorded:
     def needs(self) -> set[str]:
         """Return the libraries of the steps."""
         return {library for step in self.steps for library in STEPS[step["step"]].needs}
+
+    def is_same(self, other: Recorded) -> bool:
+        """Return True if another record has the same steps with files of the same content, for the same symbols."""
+        hashes = [{name: file["sha256"] for name, file in one.files.items()} for one in (self, other)]
+        return (self.steps, self.symbols, hashes[0]) == (other.steps, other.symbols, hashes[1])
 
     @property
     def _where(self) -> str:
@@ -187,6 +196,30 @@ def entries_of(folder: PathLike) -> dict[str, Any]:
     if not isinstance(entries, dict) or content.get("preparation") != _FORMAT:
         raise DataError(f"{file}: not a record of version {_FORMAT}; prepare the text again, or remove the file")
     return entries
+
+
+def records_of_data(folders: Sequence[PathLike]) -> dict[str, Recorded]:
+    """Return name of a dictionary -> record of the data of a training; of text with labels that of its first column.
+
+    Args:
+        folders: of binarised data, which may be in parts (`bin.00:bin.01`).
+
+    Raises:
+        DataError: a dictionary is another one than its record's, or parts were prepared in different ways.
+    """
+    records: dict[str, Recorded] = {}
+    for folder in (Path(part, name) for part in folders for name in ("", "input0")):
+        for name, entry in entries_of(folder).items():
+            recorded = recorded_in(entry, str(folder / FILE), folder)
+            if (folder / name).is_file():
+                read_preparation(folder / name)  # refuses the record of another dictionary
+            if not records.setdefault(name, recorded).is_same(recorded):
+                raise DataError(
+                    f"{folder / FILE}: text of {name} was prepared by {written(recorded.steps)}, in "
+                    f"{records[name].folder} by {written(records[name].steps)} or with other files; give data of one "
+                    "preparation"
+                )
+    return records
 
 
 def recorded_in(entry: Any, where: str, folder: Path | None = None) -> Recorded:
@@ -267,6 +300,14 @@ def write_preparation(folder: PathLike, recorded: Mapping[str, Recorded], made_b
         "dictionaries": {name: record.moved(place).entry() for name, record in recorded.items()},
     }
     write_json(place / FILE, content)
+
+
+def copy_preparation(records: Mapping[str, Recorded], folder: PathLike) -> None:
+    """Write the records of data (`records_of_data`) to another folder, also who made them with which versions."""
+    place = Path(folder)
+    for source in [recorded.folder for recorded in records.values() if recorded.folder is not None][:1]:
+        entries = {name: recorded.moved(place).entry() for name, recorded in records.items()}
+        write_json(place / FILE, {**read_json(source / FILE), "dictionaries": entries})
 
 
 def contents(paths: Mapping[str, str], symbols: Collection[str]) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,36 @@ def killed(script: str, *arguments: object, once: Callable[[], object], **variab
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert once()
+
+
+#: word in a block of a page -> module without which the block cannot run
+NEEDS = {"ct2": "ctranslate2", "export-hf": "transformers", "from transformers": "transformers"}
+
+
+def run_page(page: str, changes: Mapping[str, str], cwd: Path, language: str = "bash", more: str = "") -> str:
+    """Run all blocks of a page in a language as one program, and return what it prints.
+
+    Blocks that need an optional module that is missing are left out.
+
+    Args:
+        page: its name.
+        changes: text that must be in it -> text in place of it.
+        cwd: the folder.
+        language: bash or python.
+        more: the end of the program.
+    """
+    text = (SCRIPTS.parent / "docs" / page).read_text(encoding="utf-8")
+    missing = [word for word, module in NEEDS.items() if importlib.util.find_spec(module) is None]
+    blocks = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+    program = "".join(block for block in blocks if not any(word in block for word in missing))
+    for place, other in changes.items():
+        assert place in program, place
+        program = program.replace(place, other)
+    start = ["bash", "-euo", "pipefail"] if language == "bash" else [str(VENV / "bin/python")]
+    env = environment(PATH=f"{VENV}/bin:{os.environ['PATH']}")
+    done = subprocess.run([*start, "-c", program + more], cwd=cwd, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
 
 
 def stamps(paths: object) -> dict[Path, int]:

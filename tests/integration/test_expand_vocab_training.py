@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
 
 import pytest
 import recipes
@@ -56,38 +54,35 @@ def test_a_training_continues_with_the_expanded_model(here, toy_translation, tmp
 
 
 def test_the_whole_way_on_bpe_text(tmp_path):
-    """The commands of docs/expand_vocab.md, in small: words that BPE had cut are symbols of text and translations."""
-    page = (recipes.SCRIPTS.parent / "docs/expand_vocab.md").read_text(encoding="utf-8")
-    (commands,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    """The commands of docs/expand_vocab.md, in small: words that BPE had split are symbols of text and translations."""
     sizes = f"{SIZES} {SIZES.replace('encoder', 'decoder')}".replace("8", "16")
-    small = f"{sizes} --cpu --lr 0.01 --batch-size 32 --no-epoch-checkpoints --num-workers 0 --dropout 0"
-    for place, other in (
-        ("--max-tokens 4096 --lr 0.0005", small),
-        ("-s 8000", "-s 40"),
-        ("--max-epoch 30", "--max-epoch 1"),
-        ("--max-epoch 3\n", "--max-epoch 1\n"),
-        ("--beam 5", "--beam 1 --cpu"),
-    ):
-        assert commands.count(place) == 1, place
-        commands = commands.replace(place, other)
-    pairs = [[side.replace(".", " .") for side in pair] for pair in recipes.sentence_pairs()]
+    small = f"{sizes} --cpu --lr 0.02 --batch-size 32 --no-epoch-checkpoints --num-workers 0 --dropout 0"
+    changes = {
+        "--max-tokens 4096 --lr 0.0005": small,
+        "--bpe-size 8000": "--bpe-size 60",
+        "--max-epoch 30": "--max-epoch 4",
+        "--max-epoch 3\n": "--max-epoch 1\n",
+        "--beam 5": "--beam 1 --cpu --max-len-b 20",
+    }
+    pairs, new = recipes.sentence_pairs(), {"finds", "beach", "book"}
     for split, part in (("train", pairs[:216]), ("valid", pairs[216:236]), ("test", pairs[236:])):
         for lang, sentences in zip(("de", "en"), zip(*part)):
             (tmp_path / f"{split}.{lang}").write_text("".join(f"{line}\n" for line in sentences), encoding="utf-8")
-    (tmp_path / "new.txt").write_text("finds\nbeach\nbook\n")
-    env = recipes.environment(PATH=f"{recipes.VENV}/bin:{os.environ['PATH']}")
-    command = ["bash", "-euo", "pipefail", "-c", commands]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "reachable      3 of 3 new words" in done.stdout
-    assert "segment by     subword-nmt apply-bpe --codes grown/bpe.codes" in done.stdout
-    record = json.loads((tmp_path / "grown/expansion.json").read_text())["segmentation"]["text"]
-    running = (tmp_path / "train.en").read_text().split()
-    expected = {word: running.count(word) for word in ("finds", "beach", "book")}
-    assert (record["before"], record["after"], record["sentences"]) == ({}, expected, 216)
-    found = re.findall(r"^([TH])-\d+\t(?:\S+\t)?(.*)", (tmp_path / "translations").read_text(), re.MULTILINE)
-    said, wanted = ([line for kind, line in found if kind == one] for one in "HT")
-    assert (len(said), len(wanted)) == (20, 20)
-    assert expected.keys() <= set(" ".join(wanted).split())
+    (tmp_path / "new.txt").write_text("\n".join(sorted(new)))
+    said = recipes.run_page("expand_vocab.md", changes, tmp_path)
+    assert "reachable      3 of 3 new words" in said
+    assert "raw text       moses,bpe" in said
+    prepared = (tmp_path / "data/text/train.en").read_text(), (tmp_path / "new-data/text/train.en").read_text()
+    assert prepared[0].replace("@@ ", "") == prepared[1].replace("@@ ", "")
+    assert [new & {*text.split()} for text in prepared] == [set(), new]
     symbols = {line.split()[0] for line in (tmp_path / "grown/dict.en.txt").read_text().splitlines()}
-    assert expected.keys() | set(" ".join(said).split()) <= symbols
+    translated, raw = ((tmp_path / name).read_text() for name in ("new/test.hypothesis.text", "translated.en"))
+    assert translated == raw, "raw text through fairseq-interactive is prepared text"
+    assert translated.count("\n") == 20
+    log = (tmp_path / "new/test.generate.log").read_text()
+    found = re.findall(r"^([TH])-\d+\t(?:\S+\t)?(.*)", log, re.MULTILINE)
+    hypotheses, targets = ({*" ".join(line for kind, line in found if kind == one).split()} for one in "HT")
+    assert new <= targets
+    assert new | hypotheses <= symbols
+    result = json.loads((tmp_path / "new/result.json").read_text())["scores"]
+    assert (result["preparation"], result["sentences"]) == ("moses,bpe", 20)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 from programs import VENV
-from recipes import SCRIPTS, TRAINS, call, lines, rows, stamps
+from recipes import SCRIPTS, TRAINS, call, lines, rows, run_page, stamps
+
+from embinit_fairseq.runs.score import ScoreRequest, read_texts
 
 pytestmark = TRAINS
 REPOSITORY = SCRIPTS.parent
@@ -61,67 +62,83 @@ def test_quickstart_makes_a_table_curves_and_records_and_nothing_twice(tmp_path:
     assert "name another folder" in other.stderr
 
 
-#: word in a block of a page -> module without which the block cannot run
-NEEDS = {"ct2": "ctranslate2", "export-hf": "transformers", "from transformers": "transformers"}
+#: of docs/own_data.md and others -> in small
+CHANGES = {"--max-epoch 30": SMALL, "--beam 5": "--beam 1 --cpu"}
 
 
-def commands_of(page: str, language: str = "bash") -> str:
-    """Return all blocks of a page in a language, without those that need an optional module that is missing."""
-    text = (REPOSITORY / "docs" / page).read_text()
-    missing = [word for word, module in NEEDS.items() if importlib.util.find_spec(module) is None]
-    blocks = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
-    return "".join(block for block in blocks if not any(word in block for word in missing))
-
-
-@pytest.mark.parametrize("page", ["own_data.md", "sentencepiece.md"])
-def test_a_page_goes_from_text_to_bleu(page: str, toy_translation: Path, tmp_path: Path) -> None:
-    """Its commands in a folder with the text and nothing else; every English sentence ends with `it's`."""
-    commands = commands_of(page)
-    changes = {"--max-epoch 30": SMALL, "--beam 5": "--beam 1 --cpu"}
-    if page == "sentencepiece.md":
-        changes["clone=~/embinit_fairseq"] = f"clone={REPOSITORY}"
-    for place, small in changes.items():
-        assert place in commands
-        commands = commands.replace(place, small)
+def write_text(toy_translation: Path, folder: Path) -> None:
+    """Write the text and nothing else; every English sentence ends with `it's`."""
     for file in toy_translation.parent.glob("*.??"):
         text = file.read_text()
-        (tmp_path / file.name).write_text(text.replace("\n", " it's\n") if file.suffix == ".en" else text)
-    command = ["bash", "-euo", "pipefail", "-c", commands]
-    path = {**os.environ, "PATH": f"{VENV}/bin:{os.environ['PATH']}"}
-    done = subprocess.run(command, cwd=tmp_path, env=path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads((tmp_path / "run1/result.json").read_text())
+        (folder / file.name).write_text(text.replace("\n", " it's\n") if file.suffix == ".en" else text)
+
+
+def check_run(folder: Path) -> list[str]:
+    """Return the translations of a page's training."""
+    result = json.loads((folder / "run1/result.json").read_text())
     assert len(result["epochs"]) == 5
     assert 0 <= result["scores"]["bleu"]["score"] <= 100
-    hypotheses = lines(tmp_path / "run1/test.hypothesis.text")
+    hypotheses = lines(folder / "run1/test.hypothesis.text")
     assert len(hypotheses) == 20
-    if page == "own_data.md":  # what Moses writes for 's is one piece: BPE was learned on what it cuts
-        assert all(line.split()[-1] == "&apos;s" for line in lines(tmp_path / "data/text/test.en"))
-        commands = commands_of("use_a_model.md").replace("--beam 5", "--beam 1 --cpu")
-        # the converted model has no limit of its length
-        program = commands_of("use_a_model.md", "python").replace("beam_size=5", "beam_size=1, max_decoding_length=8")
-        for command in (["bash", "-euo", "pipefail", "-c", commands], [VENV / "bin/python", "-c", program]):
-            done = subprocess.run(command, cwd=tmp_path, env=path, capture_output=True, text=True)
-            assert done.returncode == 0, done.stdout + done.stderr
-        for again in ("translated.en", "run1/test.hypothesis.text"):
-            assert lines(tmp_path / again) == hypotheses
-        if importlib.util.find_spec("ctranslate2"):
-            (first,) = re.findall(r"^H-0\t\S+\t(.*)$", (tmp_path / "run1/test.generate.log").read_text(), re.MULTILINE)
-            assert done.stdout.splitlines()[-1] == str(first.split()[:8])
-            compare = [VENV / "bin/python", REPOSITORY / "benchmarks/ct2.py", "--checkpoint", "run1/averaged.pt"]
-            compare += "--data data/bin --beam 1 --longest 8 --repeats 1".split()
-            done = subprocess.run(compare, cwd=tmp_path, env=path, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
-            found = json.loads(done.stdout)
-            assert found["equal"] == found["sentences"] == 20
-            assert found["distinct"] > 2
-        return
-    assert lines(tmp_path / "translated.en") == hypotheses  # of raw text and of what was cut before
-    program = (
-        commands_of(page, "python").replace("beam=5", "beam=1").replace("Ein Hund läuft durch den Schnee.", "d1 d2")
-    )
-    program += """for text, pieces in zip(open("test.de"), open("spm.test.de")):
+    return hypotheses
+
+
+def test_a_page_goes_from_text_to_bleu_and_others_use_the_model(toy_translation: Path, tmp_path: Path) -> None:
+    """The commands of own_data.md, use_a_model.md and trim_vocab.md: raw text is translated as prepared text."""
+    write_text(toy_translation, tmp_path)
+    run_page("own_data.md", CHANGES, tmp_path)
+    hypotheses = check_run(tmp_path)
+    # what Moses writes for 's is one piece: BPE was learned on what it splits
+    assert all(line.split()[-1] == "&apos;s" for line in lines(tmp_path / "data/text/test.en"))
+    run_page("use_a_model.md", {"--beam 5": "--beam 1 --cpu"}, tmp_path)
+    # the converted model has no limit of its length
+    changes = {"beam_size=5": "beam_size=1, max_decoding_length=8"} if importlib.util.find_spec("ctranslate2") else {}
+    said = run_page("use_a_model.md", changes, tmp_path, "python", IN_TRANSFORMERS).splitlines()
+    for again in ("translated.en", "run1/test.hypothesis.text"):
+        assert lines(tmp_path / again) == hypotheses
+    if importlib.util.find_spec("transformers"):
+        assert json.loads(said.pop()) == hypotheses, "an exported model puts its output together, too"
+    if importlib.util.find_spec("ctranslate2"):
+        (first,) = re.findall(r"^H-0\t\S+\t(.*)$", (tmp_path / "run1/test.generate.log").read_text(), re.MULTILINE)
+        assert said[-1] == str(first.split()[:8])
+        compare = [VENV / "bin/python", REPOSITORY / "benchmarks/ct2.py", "--checkpoint", "run1/averaged.pt"]
+        compare += "--data data/bin --beam 1 --longest 8 --repeats 1".split()
+        done = subprocess.run(compare, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert found["equal"] == found["sentences"] == 20
+        assert found["distinct"] > 2
+
+    said = run_page("trim_vocab.md", {"-n 2000": "-n 20", "--beam 5": "--beam 1 --cpu"}, tmp_path)
+    trimmed = read_texts(ScoreRequest(str(tmp_path / "small.log"), [str(tmp_path / "test.en")]))
+    assert lines(tmp_path / "small.en") == trimmed.text, "raw text through fairseq-interactive is prepared text"
+    assert "raw text       moses,bpe" in said
+    assert "undone: moses,bpe" in said
+    symbols = {line.split()[0] for line in lines(tmp_path / "small/dict.de.txt")}
+    assert symbols < {line.split()[0] for line in lines(tmp_path / "data/bin/dict.de.txt")}
+    assert {*" ".join(lines(tmp_path / "small-data/text/test.de")).split()} <= symbols
+
+
+#: after the blocks of use_a_model.md, where they have opened the exported folder
+IN_TRANSFORMERS = """
+if "AutoTokenizer" in globals():
+    import json
+
+    texts = [source([line.strip()], return_tensors="pt") for line in open("test.de")]
+    ids = [model.generate(**text, num_beams=1)[0] for text in texts]
+    print(json.dumps(target.batch_decode(ids, skip_special_tokens=True)))
+"""
+
+
+def test_sentencepiece_from_text_to_bleu(toy_translation: Path, tmp_path: Path) -> None:
+    write_text(toy_translation, tmp_path)
+    run_page("sentencepiece.md", CHANGES, tmp_path)
+    hypotheses = check_run(tmp_path)
+    assert lines(tmp_path / "translated.en") == hypotheses  # of raw text and of what was segmented before
+    more = """
+for text, pieces in zip(open("test.de"), open("data/text/test.de")):
     assert model.encode(text).tolist() == model.src_dict.encode_line(pieces, add_if_not_exist=False).tolist()
 print(model.translate(open("test.de").readline(), beam=1))"""
-    done = subprocess.run([VENV / "bin/python", "-c", program], cwd=tmp_path, env=path, capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1:] == hypotheses[:1], done.stderr
+    changes = {"beam=5": "beam=1", "Ein Hund läuft durch den Schnee.": "d1 d2"}
+    said = run_page("sentencepiece.md", changes, tmp_path, "python", more)
+    assert said.splitlines()[-1:] == hypotheses[:1]

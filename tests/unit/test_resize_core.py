@@ -92,7 +92,8 @@ def test_words_and_their_subwords(tmp_path):
     assert subwords == [["fro@@", "do"], ["do", "fro@@"]]
     for text, symbols, expected in (
         ("frodo\nfro@@\n", {"fro@@", "do"}, r"new\.txt:2: --method distill needs the subwords of 'fro@@'.*--bpe-codes"),
-        ("fro\tfro@@\nfrodo\n", {"fro@@"}, r"new\.txt:2: 'do', a subword of 'frodo', is not in the dictionary"),
+        ("fro\tfro@@\nfrodo\n", {"fro@@"}, r"new\.txt:2: 1 word .*'frodo' \(line 2: do\); .*--method avg"),
+        ("sam\n\nfrodo\n", {"s@@", "a@@"}, r":1: 2 words .*'sam' \(line 1: m\), 'frodo' \(line 3: fro@@ do\)"),
     ):
         with pytest.raises(DataError, match=expected):
             subwords_of_words(written(path, text), read_words(path, ()), codes, symbols, "distill")

@@ -141,7 +141,7 @@ def test_a_record_next_to_another_dictionary_is_refused_until_its_own_is_copied(
     assert main(argv(checkpoint)) == 0
     shutil.copy(checkpoint.output / "dict.txt", data)
     task = SimpleNamespace(cfg=SimpleNamespace(data=str(data)))
-    with pytest.raises(DataError, match="another dict.txt.*copy preparation.json and the files"):
+    with pytest.raises(DataError, match=r"another dict.txt.*copy preparation.json and the files"):
         records_for_checkpoints(task)
     for name in json.loads((checkpoint.output / "expansion.json").read_text())["files"]:
         if "/" not in name:

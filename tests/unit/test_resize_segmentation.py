@@ -19,6 +19,7 @@ from segmentations import KINDS, TRAINING, mark_of, opened, words
 from segmentations import files as files
 from subword_nmt.apply_bpe import BPE
 
+from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError, EmbinitError
 from embinit_fairseq.resize.expand import NewWord, check_words
 from embinit_fairseq.resize.segmentation import compare, is_reachable, only_joined, write_segmentation
@@ -289,3 +290,31 @@ def test_the_command(files, tmp_path, shown, refused, kind: str) -> None:
     plain = make(tmp_path / "plain", "lm_tied")
     assert "attention" not in shown(*argv(plain))
     assert f"{old.flag} {files[kind]}: " in refused(*argv(plain, "--force", old.flag, str(files[kind])))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_words_whose_subwords_the_dictionary_lacks_are_split_further(files, tmp_path, capsys, kind) -> None:
+    """As of codes of two languages and a dictionary of one: into its own subwords, as `apply-bpe --vocabulary`."""
+    old, mark = opened(files, kind), mark_of(kind)
+    new = [mark + word for word in ("badeki", "lomunaki")]
+    lacking = {subword for word in new for subword in old.segment_symbol(word) if len(subword.strip("▁@")) > 1}
+    letters = sorted({*"".join(TRAINING)} - {" "})
+    letters += ["▁"] if mark else [f"{letter}@@" for letter in letters]
+    made = (subword for line in TRAINING for subword in old.segment(line) if subword not in lacking)
+    symbols = dict.fromkeys([*letters, *made])
+    checkpoint = make(tmp_path, "lm_tied", words=list(symbols))
+    option = "--bpe-codes" if kind == "codes" else "--sentencepiece-model"
+    assert main(argv(checkpoint, "--method", "subword", option, files[kind], words=new)) == 0
+    said = capsys.readouterr().out
+    record = json.loads((checkpoint.output / "expansion.json").read_text())
+    found = {word["word"]: word["subwords"] for word in record["words"]}
+    if kind == "codes":
+        with open(files[kind]) as codes:
+            split = BPE(codes, vocab={*symbols}).process_line
+        assert found == {word: split(word).split() for word in new}
+    assert record["split_further"] == {word: [old.segment_symbol(word), found[word]] for word in new}
+    for word in new:
+        assert "".join(found[word]).replace("@@", "") == word
+        assert symbols.keys() >= {*found[word]}
+        assert f"{word} ({' '.join(found[word])}, not " in said
+    assert record["segmentation"]["reachable"] == 2

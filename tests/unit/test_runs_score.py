@@ -10,9 +10,11 @@ from urllib.error import URLError
 import pytest
 import tokenizer_folders
 import tokenizers
+import torch
 from run_folders import end, write_lines, write_run
 from sacrebleu.metrics import BLEU, CHRF, TER
 
+from embinit_fairseq.checkpoints.preparations import OPTION
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.runs.log import CONFIGURATION
@@ -20,6 +22,7 @@ from embinit_fairseq.runs.metrics import TEXT_SCORES, recorded_metrics
 from embinit_fairseq.runs.score import ScoreRequest, score
 from embinit_fairseq.runs.tokens import Tokenizer, detokenizer, join_sentencepiece
 from embinit_fairseq.runs.translations import SEARCH, read_translations, translations_in
+from embinit_fairseq.vocab.preparation_record import entries_of, record_preparation
 
 REFERENCES = ["A man , in a hat , sings a song .", "Two dogs run over the green grass .", "He sleeps all day long ."]
 RAW = [line.replace(" .", ".").replace(" ,", ",") for line in REFERENCES]
@@ -543,3 +546,65 @@ def test_several_references_are_those_of_sacrebleu_and_are_kept(run, printed, re
 def test_a_request_in_python(run) -> None:
     generate_log(run / "log", RAW)
     assert score(ScoreRequest("run/log", ["raw", "tokens"])).scores["bleu"]["score"] == pytest.approx(100)
+
+
+# ---- As the text was prepared ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recorded(run, tmp_path) -> Path:
+    """Data whose record says Moses' words in subwords, and a log of `SENTENCES` in these."""
+    pytest.importorskip("sacremoses")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/dict.en.txt").write_text("a 1\n")
+    (tmp_path / "codes").write_text("#version: 0.2\na b</w>\n")
+    steps = [{"step": "moses", "lang": "en"}, {"step": "bpe"}]
+    record_preparation(tmp_path / "bin", {"dict.en.txt": steps}, {"codes": tmp_path / "codes"})
+    (tmp_path / "codes").unlink()  # nothing needs them to join
+    generate_log(run / "test.generate.log", PIECES, data=tmp_path / "bin")
+    write_lines(tmp_path / "text", SENTENCES)
+    return tmp_path / "bin"
+
+
+def test_the_record_says_how_tokens_become_text(recorded, run, printed, shown, refused) -> None:
+    """As the same words do: next to the data, in the run, and, if --detokenize says so, in the checkpoint."""
+    call = ["score", "run", "--ref", "text", "--tokenized", write_lines(run.parent / "split", SPLIT)]
+    expected = printed(*call, *STEPS)
+    assert read_lines(run / "test.hypothesis.text") == SENTENCES
+    assert [expected[name]["score"] for name in ("bleu", "bleu_tokenized")] == pytest.approx([100, 100])
+
+    def check(*options: str) -> None:
+        assert printed(*call, *options).items() >= {**expected, "preparation": "moses,bpe"}.items()
+
+    check()
+    check("--detokenize")
+    assert "undone: moses,bpe" in shown(*call, "--detokenize")
+    assert "preparation" not in printed(*call, *STEPS)
+    entries = entries_of(recorded)
+    write_run(run, {"init": "a", "seed": "1"}, [2.0])
+    expected["files"].append("run/result.json")
+    (recorded / "preparation.json").rename(run / "preparation.json")
+    check()
+    check("--detokenize")
+    (run / "preparation.json").unlink()
+    assert "--detokenize bpe moses" in refused(*call, "--detokenize")
+    model = {"model": {"w": torch.zeros(1)}, "cfg": {"model": {OPTION: json.dumps(entries)}}}
+    torch.save(model, run / "best.pt")
+    check("--detokenize")
+
+
+def test_what_fairseq_has_joined_stays_and_a_models_file_is_named(recorded, run, printed, refused) -> None:
+    generate_log(run / "test.generate.log", PIECES, [line.upper() for line in SENTENCES], data=recorded)
+    call = ["score", "run", "--ref", "text"]
+    assert "preparation" not in printed(*call)
+    assert read_lines(run / "test.hypothesis.text") == [line.upper() for line in SENTENCES]
+    assert printed(*call, "--detokenize")["bleu"]["score"] == pytest.approx(100)
+    log = run / "test.generate.log"
+    log.write_text(log.read_text().replace("'beam': 5", "'beam': 5, 'post_process': 'subword_nmt'", 1))
+    assert "--detokenize moses" in refused(*call, "--detokenize")
+    (recorded / "model").write_bytes(b"x")
+    steps = [{"step": "moses", "lang": "en"}, {"step": "sentencepiece"}]
+    record_preparation(recorded, {"dict.en.txt": steps}, {"model": recorded / "model"})
+    (recorded / "model").unlink()
+    generate_log(log, PIECES, data=recorded)
+    assert "--detokenize sentencepiece=MODEL moses" in refused(*call)
