@@ -212,7 +212,8 @@ def _store_preparation(source: Source, content: Mapping[str, Any], folder: Path)
         if OPTION in node:
             old = records_in(node[OPTION] or "{}")
             kept = {name: entry for name, entry in old.items() if name not in changed}
-            node[OPTION] = json.dumps(kept | entries_of(folder))
+            records = kept | entries_of(folder)
+            node[OPTION] = json.dumps(records) if records else None
 
 
 def resized_record(text: str, symbols: Sequence[str], change: Change) -> str:

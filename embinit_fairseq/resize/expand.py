@@ -220,8 +220,8 @@ def _present(present: dict[int, str], symbols: Collection[str], shown: int = 20)
 def check_words(path: str, words: Sequence[NewWord], segmentation: Segmentation) -> None:
     """Raise DataError, naming file and lines, for words that cannot be one subword."""
     obstacles = {word: segmentation.obstacle(word.text) for word in words}
-    first, *others = [word for word, obstacle in obstacles.items() if obstacle is not None] or [None]
-    if first is not None:
+    if unreachable := [word for word, obstacle in obstacles.items() if obstacle is not None]:
+        first, *others = unreachable
         more = f"; nor can {_listed(others)}" if others else ""
         raise DataError(f"{path}:{first.line}: {first.text!r} cannot be reached: {obstacles[first]}{more}")
 

@@ -109,10 +109,10 @@ class Recorded:
         path = Path(given) if given is not None else None
         if path is None and self.folder is not None:
             path = self.folder / recorded["path"]
-        flag = flag or FLAGS.get(name, name)
+        way, flag = flag or given_by(name), flag or FLAGS[name]
         if path is None or not path.is_file():
             raise DataError(
-                f"{self._where}: needs {recorded['path']}, which is not there; give it by {given_by(name)}"
+                f"{self._where}: needs {recorded['path']}, which is not there; give it by {way}"
                 if given is None
                 else f"{flag} {given}: no such file; check the path"
             )
