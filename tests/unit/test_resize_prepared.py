@@ -113,7 +113,7 @@ def test_codes_of_another_run_and_unknown_preparations(recorded, tmp_path, capsy
 
 @pytest.mark.parametrize("recorded", ["codes"], indirect=True)
 def test_checkpoints_have_the_record_of_the_new_dictionary(recorded, tmp_path):
-    """The record in the new checkpoint is of its dictionary; a dictionary of this name without its record is refused."""
+    """The new checkpoint has the new record; the old one's is refused with the new dictionary."""
     _, checkpoint, _ = recorded
     old = json.loads((Path(checkpoint.dictionary).parent / "preparation.json").read_text())["dictionaries"]
     other = {"dict.xx.txt": {**old["dict.txt"], "symbols": "of the other side"}}
