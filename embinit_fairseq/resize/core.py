@@ -211,9 +211,8 @@ def _store_preparation(source: Source, content: Mapping[str, Any], folder: Path)
     for node in option_nodes(content):
         if OPTION in node:
             old = records_in(node[OPTION] or "{}")
-            kept = {name: entry for name, entry in old.items() if name not in changed}
-            records = kept | entries_of(folder)
-            node[OPTION] = json.dumps(records) if records else None
+            entries = {name: entry for name, entry in old.items() if name not in changed} | entries_of(folder)
+            node[OPTION] = json.dumps(entries) if entries else None
 
 
 def resized_record(text: str, symbols: Sequence[str], change: Change) -> str:

@@ -113,7 +113,7 @@ def test_codes_of_another_run_and_unknown_preparations(recorded, tmp_path, capsy
 
 @pytest.mark.parametrize("recorded", ["codes"], indirect=True)
 def test_checkpoints_have_the_record_of_the_new_dictionary(recorded, tmp_path):
-    """The record in the new checkpoint is of its dictionary; a dictionary of its name without a record is refused."""
+    """The new checkpoint has the new record; the old one's is refused with the new dictionary."""
     _, checkpoint, _ = recorded
     old = json.loads((Path(checkpoint.dictionary).parent / "preparation.json").read_text())["dictionaries"]
     other = {"dict.xx.txt": {**old["dict.txt"], "symbols": "of the other side"}}
@@ -127,7 +127,7 @@ def test_checkpoints_have_the_record_of_the_new_dictionary(recorded, tmp_path):
     found, expected = find_preparation(bare / "dict.txt", state), read_preparation(checkpoint.output / "dict.txt")
     assert found.entry() == expected.entry() != old["dict.txt"]
     assert records_in(state["cfg"]["embed_init_options"][OPTION]) == {"dict.txt": found.entry(), **other}
-    with pytest.raises(DataError, match=r"another dict.txt; copy preparation.json"):
+    with pytest.raises(DataError, match=r"another dict.txt; copy preparation\.json"):
         find_preparation(bare / "dict.txt", checkpoint.state)
     shutil.copy(bare / "dict.txt", bare / "dict.yy.txt")
     assert find_preparation(bare / "dict.yy.txt", checkpoint.state) is None, "of the side without a record"
@@ -141,7 +141,7 @@ def test_a_record_next_to_another_dictionary_is_refused_until_its_own_is_copied(
     assert main(argv(checkpoint)) == 0
     shutil.copy(checkpoint.output / "dict.txt", data)
     task = SimpleNamespace(cfg=SimpleNamespace(data=str(data)))
-    with pytest.raises(DataError, match=r"another dict.txt.*copy preparation.json and the files"):
+    with pytest.raises(DataError, match=r"another dict.txt.*copy preparation\.json and the files"):
         records_for_checkpoints(task)
     for name in json.loads((checkpoint.output / "expansion.json").read_text())["files"]:
         if "/" not in name:
