@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import counted
+from embinit_fairseq.runs.compare import warnings
 from embinit_fairseq.runs.curves import UNITS, draw
-from embinit_fairseq.runs.metrics import wrong_direction
 from embinit_fairseq.runs.table import compare, curves_record, read_finished
 
 HELP = "validation curves of runs, mean and band over seeds"
@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
     tables = compare(runs, args.by, args.metric)
     draw(tables, Path(args.output), args.unit, args.x)
     for table in tables:
-        if reason := wrong_direction(table.metric, table.higher):
-            print(f"embinit plot curves: {table.title}: {reason}", file=sys.stderr)
+        for warning in warnings(table):
+            print(f"embinit plot curves: {table.title}: {warning}", file=sys.stderr)
     records = [curves_record(table, args.x) for table in tables]
     if args.json:
         print_json({"picture": args.output, "tables": records, "unfinished": unfinished})

@@ -141,15 +141,17 @@ def _resized_content(
     """Return the content of the old checkpoint with the rows of `change`.
 
     Embedding matrices, output layers and biases of the model and of its averages (EMA), and the optimizer's state have
-    new rows; everything else is as it was.
+    new rows. The best value of the old model's validations is left out; everything else is as it was.
     """
     content = _with_options(source, change, output)
+    if content.get("extra_state"):
+        content["extra_state"] = _without_best(content["extra_state"])
     averages = averages_in(source.state)
     state_dicts = [dict(weights) for weights in (source.state["model"], *averages.values())]
     resize_tables(source, change, state_dicts, make_rows)
     content["model"] = state_dicts[0]
     if averages:
-        content["extra_state"] = {**source.state["extra_state"], **dict(zip(averages, state_dicts[1:]))}
+        content["extra_state"] |= dict(zip(averages, state_dicts[1:]))
     if (moments := content.pop("last_optimizer_state", None)) is not None:
         names = {name for table in source.tables for name in table.names}
         try:
@@ -157,6 +159,16 @@ def _resized_content(
         except UnknownStateError as error:
             raise CheckpointError(f"{source.path}: {error}; {remedy}") from error
     return content
+
+
+def _without_best(extra_state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of a training without its best value (also `--patience`'s, of fairseq_compat).
+
+    Losses of another dictionary or text may all be worse, so that no checkpoint_best.pt would be written.
+    """
+    kept = {key: value for key, value in extra_state.items() if key != "best"}
+    paused = {key: value for key, value in kept.items() if isinstance(value, dict) and "patience" in value}
+    return {**kept, **{key: {**value, "patience": {}} for key, value in paused.items()}}
 
 
 def resize_tables(

@@ -97,8 +97,9 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
     # 1. The old model, the new words, and whether the segmentation can make both
     source = open_source(request, keep_optimizer=not request.reset_optimizer)
     words = read_words(request.words, set(source.symbols))
-    recorded = old_preparation(source, request.preparation, request.bpe_codes, request.sentencepiece_model)
-    segmentation = old_segmentation(source, recorded, request.bpe_codes, request.sentencepiece_model)
+    files = request.bpe_codes, request.sentencepiece_model
+    recorded = old_preparation(source, request.preparation, *files)
+    segmentation = old_segmentation(source, recorded, request.preparation, *files)
     if segmentation is None and request.segment_text:
         raise OptionError("--segment-text: it needs the text's segmentation; give --bpe-codes or --sentencepiece-model")
     if segmentation is not None:

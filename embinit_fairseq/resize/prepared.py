@@ -42,16 +42,21 @@ def old_preparation(source: Source, stated: str | None, bpe_codes: str | None, m
 
 
 def old_segmentation(
-    source: Source, recorded: Recorded | None, bpe_codes: str | None, model: str | None
+    source: Source, recorded: Recorded | None, stated: str | None, bpe_codes: str | None, model: str | None
 ) -> Segmentation | None:
-    """Return the segmentation of the dictionary that changes: of the files that the user gives, else of the record."""
+    """Return the segmentation of the dictionary that changes: of the files that the user gives, else of the record.
+
+    Args:
+        source: the old model.
+        recorded: of `old_preparation`.
+        stated, bpe_codes, model: as there.
+    """
     given = {"codes": bpe_codes, "model": model}
-    files = {name: path for name, path in given.items() if path is not None}
-    if recorded is not None:
-        named = {name: recorded.path_of(name, given.get(name)) for name in recorded.files if name in given}
-        files = files or named
+    named = {} if recorded is None else {n: recorded.path_of(n, given[n]) for n in recorded.files if n in given}
+    files = {name: path for name, path in given.items() if path is not None} or named
     segmentation = read_segmentation(files.get("codes"), files.get("model"), symbols=set(source.symbols))
-    if segmentation is not None:
+    is_recorded = stated is None and bool(named)  # path_of has compared the file with the one that made the dictionary
+    if segmentation is not None and not is_recorded:
         check_segmentation(segmentation, source.vocabulary, source.dictionary)
     return segmentation
 

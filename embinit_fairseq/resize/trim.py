@@ -57,8 +57,9 @@ def trimming(request: TrimRequest) -> Iterator[tuple[Source, Change, Path, dict[
     inputs = request.check(FILES, ("keep", "keep_text", "bpe_codes", "sentencepiece_model"))
     # 1. The old model, and the segmentation of its text
     source = open_source(request, keep_optimizer=not request.reset_optimizer)
-    recorded = old_preparation(source, request.preparation, request.bpe_codes, request.sentencepiece_model)
-    segmentation = old_segmentation(source, recorded, request.bpe_codes, request.sentencepiece_model)
+    files = request.bpe_codes, request.sentencepiece_model
+    recorded = old_preparation(source, request.preparation, *files)
+    segmentation = old_segmentation(source, recorded, request.preparation, *files)
     # 2. The words that stay
     rows, shares, spelling = kept_rows(source.vocabulary, len(source.symbols), request, segmentation)
     lines = source.lines

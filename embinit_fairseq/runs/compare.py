@@ -15,7 +15,7 @@ from embinit_fairseq.io import read_lines
 from embinit_fairseq.runs.metrics import SCORES, TEXT_SCORES, known_direction, recorded_metrics, wrong_direction
 from embinit_fairseq.runs.paired import SEED, TRIALS, randomisation_tests, seed_interval
 from embinit_fairseq.runs.record import Run
-from embinit_fairseq.runs.table import Result, Row, Table, curves_record
+from embinit_fairseq.runs.table import Result, Row, Table, curves_record, differing_options
 
 #: the test, for the reader of a table
 TESTED = (
@@ -96,12 +96,10 @@ def warnings(table: Table) -> list[str]:
             if number > 1:
                 names = ", ".join(run.name for run in row.runs if run.seed == seed)
                 notes.append(f"{row.name}: {number} runs with seed {seed} ({names})")
-        settings = [run.settings for run in row.runs if run.settings]
-        flags = sorted({flag for options in settings for flag in options})
-        if differing := [flag for flag in flags if len({options.get(flag) for options in settings}) > 1]:
+        if differing := differing_options([row.runs]):
             notes.append(
-                f"{row.name}: runs with different options are averaged ({', '.join(differing)}); a --label for each, "
-                "or NAME=PATH, separates them"
+                f"{row.name}: runs with different options are averaged ({', '.join(differing)}); leave out --by, or "
+                "give each a NAME=PATH, to separate them"
             )
     seeds_of = {row.name: ", ".join(dict.fromkeys(run.seed for run in row.runs)) for row in table.rows}
     if len(set(seeds_of.values())) > 1:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.runs.command import is_flag
 from embinit_fairseq.runs.log import best_place
 from embinit_fairseq.runs.metrics import FIGURES, SCORES, is_score
 from embinit_fairseq.runs.record import Run, find_runs
@@ -225,7 +226,8 @@ def compare(runs: Sequence[Run], by: Sequence[str] = (), metric: str | None = No
 
     Args:
         runs: what to compare.
-        by: labels whose values make a row; default: all but the seed.
+        by: labels whose values make a row; default: all but the seed, and the options in which runs with the same
+            labels differ.
         metric: replaces the runs' own.
 
     Raises:
@@ -259,9 +261,9 @@ def compare(runs: Sequence[Run], by: Sequence[str] = (), metric: str | None = No
 def _table(title: str, metric: str, higher: bool, runs: Sequence[Run], by: Sequence[str]) -> Table:
     is_named = any("run" in run.labels for run in runs)
     keys = list(by) or (["run"] if is_named else sorted({key for run in runs for key in run.labels} - {"seed"}))
-    groups: dict[tuple[str, ...], list[Run]] = defaultdict(list)
-    for run in runs:
-        groups[tuple(run.labels.get(key, "-") for key in keys)].append(run)
+    if not by and not is_named:
+        keys += differing_options(_grouped(runs, keys).values())
+    groups = _grouped(runs, keys)
     shown = _naming_labels(keys, list(groups))
     rows = []
     for group in sorted(groups, key=lambda group: [_rank(group[at]) for at in shown]):
@@ -270,6 +272,27 @@ def _table(title: str, metric: str, higher: bool, runs: Sequence[Run], by: Seque
         rows.append(Row(", ".join(parts) or "all", dict(zip(keys, group)), tuple(ordered)))
     same = {key: value for key, value in runs[0].labels.items() if all(run.labels.get(key) == value for run in runs)}
     return Table(title, metric, higher, same, tuple(rows))
+
+
+def _grouped(runs: Sequence[Run], keys: Sequence[str]) -> dict[tuple[str, ...], list[Run]]:
+    """Return values of labels and options -> their runs."""
+    groups: dict[tuple[str, ...], list[Run]] = defaultdict(list)
+    for run in runs:
+        options = {flag: value or "given" for flag, value in run.settings.items()}
+        groups[
+            tuple(options.get(key, "not given") if is_flag(key) else run.labels.get(key, "-") for key in keys)
+        ].append(run)
+    return groups
+
+
+def differing_options(groups: Iterable[Sequence[Run]]) -> list[str]:
+    """Return the options that differ within a group; runs without a command have none."""
+    differing = set()
+    for runs in groups:
+        settings = [run.settings for run in runs if run.settings]
+        flags = {flag for options in settings for flag in options}
+        differing |= {flag for flag in flags if len({options.get(flag) for options in settings}) > 1}
+    return sorted(differing)
 
 
 def _naming_labels(keys: Sequence[str], groups: Sequence[tuple[str, ...]]) -> list[int]:

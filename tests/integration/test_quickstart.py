@@ -83,10 +83,10 @@ def check_run(folder: Path) -> list[str]:
     return hypotheses
 
 
-def test_a_page_goes_from_text_to_bleu_and_others_use_the_model(toy_translation: Path, tmp_path: Path) -> None:
+def test_a_page_goes_from_text_to_bleu_and_others_use_the_model(toy_translation, tmp_path, monkeypatch) -> None:
     """The commands of own_data.md, use_a_model.md and trim_vocab.md: raw text is translated as prepared text."""
     write_text(toy_translation, tmp_path)
-    run_page("own_data.md", CHANGES, tmp_path)
+    run_page("own_data.md", {**CHANGES, "--bpe-size 8000": "--bpe-size 50"}, tmp_path)
     hypotheses = check_run(tmp_path)
     # what Moses writes for 's is one piece: BPE was learned on what it splits
     assert all(line.split()[-1] == "&apos;s" for line in lines(tmp_path / "data/text/test.en"))
@@ -97,7 +97,9 @@ def test_a_page_goes_from_text_to_bleu_and_others_use_the_model(toy_translation:
     for again in ("translated.en", "run1/test.hypothesis.text"):
         assert lines(tmp_path / again) == hypotheses
     if importlib.util.find_spec("transformers"):
-        assert json.loads(said.pop()) == hypotheses, "an exported model puts its output together, too"
+        found, references = json.loads(said.pop())
+        assert found == hypotheses, "an exported model puts its output together, too"
+        assert references == lines(tmp_path / "test.en")
     if importlib.util.find_spec("ctranslate2"):
         (first,) = re.findall(r"^H-0\t\S+\t(.*)$", (tmp_path / "run1/test.generate.log").read_text(), re.MULTILINE)
         assert said[-1] == str(first.split()[:8])
@@ -109,8 +111,9 @@ def test_a_page_goes_from_text_to_bleu_and_others_use_the_model(toy_translation:
         assert found["equal"] == found["sentences"] == 20
         assert found["distinct"] > 2
 
-    said = run_page("trim_vocab.md", {"-n 2000": "-n 20", "--beam 5": "--beam 1 --cpu"}, tmp_path)
-    trimmed = read_texts(ScoreRequest(str(tmp_path / "small.log"), [str(tmp_path / "test.en")]))
+    said = run_page("trim_vocab.md", {"-n 2000": "-n 4", "--beam 5": "--beam 1 --cpu"}, tmp_path)
+    monkeypatch.chdir(tmp_path)  # the log names the data
+    trimmed = read_texts(ScoreRequest("small.log", ["test.en"]))
     assert lines(tmp_path / "small.en") == trimmed.text, "raw text through fairseq-interactive is prepared text"
     assert "raw text       moses,bpe" in said
     assert "undone: moses,bpe" in said
@@ -126,7 +129,8 @@ if "AutoTokenizer" in globals():
 
     texts = [source([line.strip()], return_tensors="pt") for line in open("test.de")]
     ids = [model.generate(**text, num_beams=1)[0] for text in texts]
-    print(json.dumps(target.batch_decode(ids, skip_special_tokens=True)))
+    references = [target.convert_tokens_to_ids(line.split()) for line in open("data/text/test.en")]
+    print(json.dumps([target.batch_decode(rows, skip_special_tokens=True) for rows in (ids, references)]))
 """
 
 

@@ -140,12 +140,17 @@ def test_averages_of_a_model_in_half_precision(lm):
     average |= dict.fromkeys(in_average, weights[TABLE] + 0.5)
     fp32 = {name: value.float() for name, value in average.items()}
     lm.state["extra_state"] |= {"ema": average, "ema_fp32_params": fp32, "best": 1.5}
+    paused = {"patience": {"best": 1.5, "num_runs": 2}, "epoch_loss": 2.0}
+    lm.state["extra_state"] |= {"val_loss": 1.75, "compat": paused}
     lm.state["model"] = {**others, **{name: weights[TABLE] for name in in_model}}
     lm.save()
     assert lm.expand("gaussian", noise_scale=1.0)["averages"] == ["ema", "ema_fp32_params"]
     written = lm.written()
     model = written["model"][TABLE]
-    assert written["extra_state"]["best"] == 1.5
+    kept = {name: value for name, value in written["extra_state"].items() if name not in ("ema", "ema_fp32_params")}
+    iterator = lm.state["extra_state"]["train_iterator"]
+    expected = {"train_iterator": iterator, "val_loss": 1.75, "compat": {"patience": {}, "epoch_loss": 2.0}}
+    assert kept == expected, "the best value is of another model"
     assert model[13:].std(0).min() > 1e-3
     assert {TABLE, TIED} & set(written["model"]) == set(in_model)
     for name, precision in (("ema", torch.float16), ("ema_fp32_params", torch.float32)):

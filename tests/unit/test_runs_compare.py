@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import re
 import statistics
 import sys
 
@@ -95,7 +96,7 @@ OTHER = {"labels": {"init": "x", "seed": "1"}}
         ({"data": {**DATA, "all": "e", "dict.txt": "w"}}, 2, ""),
         ({"data": {**DATA, "all": "e"}, **OTHER}, 1, ""),  # the same test set and dictionaries
         ({"scores": score(20.0, BLEU.replace("13a", "intl"))}, 1, "BLEU of different signatures"),
-        ({"command": f"{COMMAND} cross_entropy --seed 2 --max-epoch 3"}, 1, "averaged (--max-epoch)"),
+        ({"command": f"{COMMAND} cross_entropy --seed 2 --max-epoch 3"}, 1, "different seeds"),
         ({"labels": NONE1}, 1, "2 runs with seed 1"),
         ({"command": f"{COMMAND} label_smoothed_cross_entropy --seed 1", **OTHER}, 1, "criteria"),
         ({"command": f"{COMMAND} fused_cross_entropy --seed 1 --save-dir x --num-workers 2", **OTHER}, 1, ""),
@@ -113,6 +114,32 @@ def test_what_is_in_one_table_and_what_warns(tmp_path, compare, shown, second, t
     text = " ".join(found[0]["warnings"])
     assert warning in text
     assert bool(text) == bool(warning), text
+
+
+def test_runs_with_other_options_are_other_rows(tmp_path, compare, shown, figures, capsys) -> None:
+    """In tables and curves; --by averages them, and says so."""
+    for name, options in {"a": "", "b": "--lr 0.1", "c": "--lr 0.1", "d": "--lr 0.1 --fp16"}.items():
+        seed = 1 + (name == "c")
+        command = f"fairseq-train data --arch lstm --criterion cross_entropy --seed {seed} {options}"
+        write_run(tmp_path / "runs" / name, {"arch": "lstm", "seed": str(seed)}, [ord(name) - 96.0], command=command)
+    names = {
+        "--fp16 not given, --lr not given": 1.0,
+        "--fp16 not given, --lr 0.1": 2.5,
+        "--fp16 given, --lr 0.1": 4.0,
+    }
+    (table,) = compare(tmp_path / "runs")
+    assert {row["name"]: row["summary"]["val. loss (bits)"]["mean"] for row in table["rows"]} == names
+    plot = ["plot", "curves", tmp_path / "runs", "--output", tmp_path / "a.png"]
+    said = shown(*plot)
+    for name, mean in names.items():
+        assert re.search(rf"{name} \(\d runs?\): best mean valid_loss {mean:.3f} ", said)
+    assert len(figures[0].axes[0].get_legend().get_texts()) == 3
+    capsys.readouterr()
+    assert main([*map(str, plot), "--by", "arch"]) == 0
+    said = capsys.readouterr()
+    assert "lstm (4 runs)" in said.out
+    assert "runs with different options are averaged (--fp16, --lr)" in said.err
+    assert "3 runs with seed 1" in said.err
 
 
 @pytest.fixture
