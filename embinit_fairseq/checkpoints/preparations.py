@@ -18,6 +18,8 @@ from embinit_fairseq.vocab.preparation_record import (
     FLAGS,
     Recorded,
     entries_of,
+    given_by,
+    own_record,
     read_preparation,
     recorded_in,
     symbols_hash,
@@ -36,23 +38,38 @@ def find_preparation(dictionary: PathLike, state: Mapping[str, Any]) -> Recorded
         state: content of the checkpoint, which may have one, too.
 
     Raises:
-        DataError: a record is damaged, or the one in the folder is of another dictionary.
+        DataError: a record is damaged, or is of another dictionary of this name.
     """
     if (recorded := read_preparation(dictionary)) is not None:
         return recorded
     texts = [node[OPTION] for node in option_nodes(state) if isinstance(node.get(OPTION), str)]
-    entries = [item for text in texts for item in _parsed(text).items()]
+    entries = [item for text in texts for item in records_in(text).items()]
     own = symbols_hash(read_dictionary(dictionary).symbols) if entries else ""
     candidates = (recorded_in(entry, f"{FILE} in the checkpoint ({name})") for name, entry in entries)
-    return next((recorded for recorded in candidates if recorded.symbols == own), None)
+    found = next((recorded for recorded in candidates if recorded.symbols == own), None)
+    if found is None and any(name == Path(dictionary).name for name, _ in entries):  # others are the other language's
+        raise DataError(
+            f"{dictionary}: the {FILE} in the checkpoint is of another {Path(dictionary).name}; "
+            f"{own_record(Path(dictionary))}"
+        )
+    return found
 
 
 def records_for_checkpoints(task: Any) -> str | None:
     """Return the records of the dictionaries of a task's data, as checkpoints have them; None without a record."""
     options = getattr(task, "cfg", None) or getattr(task, "args", None)
     folder = Path(str(getattr(options, "data", None) or "").split(os.pathsep)[0])  # the first of bin.00:bin.01
-    entries = {name: entry for place in (folder, folder / "input0") for name, entry in entries_of(place).items()}
+    entries = {name: entry for place in (folder, folder / "input0") for name, entry in _checked(place).items()}
     return json.dumps(entries) if entries else None
+
+
+def _checked(folder: Path) -> dict[str, Any]:
+    """Return the entries of the record in a folder; raise DataError if a dictionary there is another one."""
+    entries = entries_of(folder)
+    for name in entries:
+        if (folder / name).is_file():
+            read_preparation(folder / name)
+    return entries
 
 
 def stated_steps(
@@ -76,9 +93,9 @@ def stated_steps(
     for option, name in (("codes", "bpe"), ("model", "sentencepiece")):
         if option in content and not any(step["step"] in ("bpe", "sentencepiece") for step in steps):
             steps.append({"step": name})
-    for option, given_by in FLAGS.items():
+    for option in FLAGS:
         if option not in content and any(option in STEPS[step["step"]].content for step in steps):
-            raise OptionError(f"{flag} {text}: needs the file of its subwords; give it by {given_by}")
+            raise OptionError(f"{flag} {text}: needs the file of its subwords; give it by {given_by(option)}")
     return steps
 
 
@@ -114,7 +131,8 @@ def unknown_preparation(what: str, flag: str, symbols: Collection[str], is_trans
     )
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def records_in(text: str) -> dict[str, Any]:
+    """Return name of a dictionary -> entry of the records in a checkpoint."""
     try:
         entries = json.loads(text)
     except ValueError as error:

@@ -103,7 +103,8 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
     if segmentation is not None:
         check_words(request.words, words, segmentation)
     # 2. A row for every new word
-    change = place_words(source, [word.text for word in words])
+    new = [word.text for word in words]
+    change = place_words(source, new)
     # 3. The new rows: means of old ones, draws around the mean, or trained
     old, needed = source.vocabulary, request.chosen.needs_subwords
     row_of = {symbol: row for row, symbol in enumerate(old.symbols) if not old.filler[row]}
@@ -118,15 +119,18 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
         settings, saved = Distillation(**request.distillation), _saved(request, inputs)
         recipe, distilled = distill(source, change, recipe, segmentation, settings, progress, saved)
     # 4. The new checkpoint, written and loaded by fairseq, with its segmentation, under a temporary name
-    with resized(source, change, request, inputs, FILES, functools.partial(new_rows, recipe)) as (folder, record):
-        expansion = Expansion(source, change, given, recipe)
-        record |= {**_record(expansion, words, subwords), "distill": distilled}
-        new, texts = [word.text for word in words], request.segment_text
+    make_rows, texts = functools.partial(new_rows, recipe), request.segment_text
+
+    def prepare(folder: Path) -> dict[str, Any]:
+        made = None
         if segmentation is not None:
             symbols = text_symbols(source.vocabulary)
-            record["segmentation"] = write_segmentation(segmentation, new, symbols, texts, folder, request.output)
-            record["files"] += record["segmentation"]["files"]
-        carry_preparation(source, recorded, segmentation, folder, record, new)
+            made = write_segmentation(segmentation, new, symbols, texts, folder, request.output)
+        return carry_preparation(source, recorded, segmentation, folder, "embinit expand-vocab", made, new)
+
+    with resized(source, change, request, inputs, FILES, make_rows, prepare=prepare) as (folder, record):
+        expansion = Expansion(source, change, given, recipe)
+        record |= {**_record(expansion, words, subwords), "distill": distilled}
         yield expansion, folder, record
     if saved is not None:
         saved.path.unlink(missing_ok=True)
@@ -320,5 +324,4 @@ def _record(expansion: Expansion, words: Sequence[NewWord], subwords: Sequence[l
         "moved": {source.symbols[row]: int(new_row[row]) for row in appended},
         "words": [{**row, "subwords": parts} for row, parts in zip(rows, subwords)] if subwords else rows,
         "style": detect_style(text_symbols(source.vocabulary)),
-        "segmentation": None,
     }

@@ -61,22 +61,24 @@ def carry_preparation(
     recorded: Recorded | None,
     old: Segmentation | None,
     folder: Path,
-    record: dict[str, Any],
+    made_by: str,
+    segmentation: dict[str, Any] | None = None,
     words: Sequence[str] = (),
-) -> None:
-    """Write the record of the new dictionaries to `folder`, and add to the command's record what it says.
+) -> dict[str, Any]:
+    """Write the record of the new dictionaries to `folder`; return what the command's record says of it.
 
     Args:
         source: the old model.
         recorded: how the text of the dictionary that changes was prepared; None: nothing is written.
         old: its segmentation, whose files for the new dictionary are in `folder`.
         folder: of the new dictionaries.
-        record: of the command.
+        made_by: the command, for people.
+        segmentation: the record of the segmentation that is in `folder`.
         words: new words.
     """
-    record["preparation"] = None
+    record = {"segmentation": segmentation, "preparation": None, "files": segmentation["files"] if segmentation else []}
     if recorded is None:
-        return
+        return record
     names = {name for name, users in source.builder.files.items() if users & {*source.sides}}
     names = {name for name in (Path(source.dictionary).name, *names) if (folder / name).is_file()}
     files = {name: _file(name, recorded, old, folder) for name in recorded.files}
@@ -88,9 +90,9 @@ def carry_preparation(
         missed = _missed(prepare, words, old)
     if source.other_file is not None and (other := find_preparation(source.other_file, source.state)) is not None:
         records[source.other_file.name] = other
-    write_preparation(folder, records, f"embinit, {record['files'][-1]}")
-    record["preparation"] = {"steps": written(recorded.steps), "not_from_raw_text": missed}
-    record["files"].append(FILE)
+    write_preparation(folder, records, made_by)
+    preparation = {"steps": written(recorded.steps), "not_from_raw_text": missed}
+    return {**record, "preparation": preparation, "files": [*record["files"], FILE]}
 
 
 def _file(name: str, recorded: Recorded, old: Segmentation | None, folder: Path) -> str:

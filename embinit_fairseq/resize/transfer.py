@@ -107,11 +107,14 @@ def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dic
     # 4. The new checkpoint, written and loaded by fairseq, under a temporary name
     change = Change(recipe.weights.old_row, names, text)
     make_rows, remedy = functools.partial(new_rows, recipe), "leave --keep-optimizer out"
-    with resized(source, change, request, inputs, FILES, make_rows, remedy) as (folder, record):
+    recorded = read_preparation(request.new_dict)
+
+    def prepare(folder: Path) -> dict[str, Any]:
+        return carry_preparation(source, recorded, None, folder, "embinit transfer-vocab")
+
+    with resized(source, change, request, inputs, FILES, make_rows, remedy, prepare) as (folder, record):
         transfer = Transfer(source, old, new, recipe, change)
         record |= _record(transfer, request)
-        if (recorded := read_preparation(request.new_dict)) is not None:
-            carry_preparation(source, recorded, None, folder, record)
         yield transfer, folder, record
 
 

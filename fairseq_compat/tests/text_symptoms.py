@@ -62,6 +62,9 @@ def line_ends(folder: Path) -> None:
     assert [line.split() for line in raw.lines] == expected
     with standard_input(text):
         read = [list(interactive.buffered_read(name, 4)) for name in (str(text), "-")]
+    (folder / "marked").write_bytes(b"\xef\xbb\xbf" + text.read_bytes())
+    with standard_input(folder / "marked"):
+        read += [list(interactive.buffered_read(name, 4)) for name in (str(folder / "marked"), "-")]
     for buffers in read:
         assert [line.split() for buffer in buffers for line in buffer] == expected
         assert not any(set(line) - set("abcdefghi ") for buffer in buffers for line in buffer)

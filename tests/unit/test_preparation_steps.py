@@ -253,7 +253,7 @@ BROKEN = {
     break_dictionary: "another dict.txt",
     move_symbols: "another dict.txt",
     break_codes: "segmented with.*give that one",
-    lose_codes: "bpe.codes.*give it by --bpe-codes",
+    lose_codes: "bpe.codes.*give it by --bpe-codes.*bpe_codes=FILE",
     add_glossary: "segmented with",
     break_example: "prepare the text again",
     break_record: "damaged.*mosses",
