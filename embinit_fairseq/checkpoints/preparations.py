@@ -12,7 +12,7 @@ from embinit_fairseq.checkpoints.reading import option_nodes
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.io import PathLike
 from embinit_fairseq.vocab.dictionary import read_dictionary
-from embinit_fairseq.vocab.preparation_options import parse_steps, suggested, written
+from embinit_fairseq.vocab.preparation_options import in_language, language_in, parse_steps, suggested, written
 from embinit_fairseq.vocab.preparation_record import (
     FILE,
     FLAGS,
@@ -43,16 +43,21 @@ def find_preparation(dictionary: PathLike, state: Mapping[str, Any]) -> Recorded
     if (recorded := read_preparation(dictionary)) is not None:
         return recorded
     texts = [node[OPTION] for node in option_nodes(state) if isinstance(node.get(OPTION), str)]
-    entries = [item for text in texts for item in records_in(text).items()]
-    own = symbols_hash(read_dictionary(dictionary).symbols) if entries else ""
-    candidates = (recorded_in(entry, f"{FILE} in the checkpoint ({name})") for name, entry in entries)
-    found = next((recorded for recorded in candidates if recorded.symbols == own), None)
-    if found is None and any(name == Path(dictionary).name for name, _ in entries):  # others are the other language's
-        raise DataError(
-            f"{dictionary}: the {FILE} in the checkpoint is of another {Path(dictionary).name}; "
-            f"{own_record(Path(dictionary))}"
-        )
-    return found
+    entries = {name: entry for text in texts for name, entry in records_in(text).items()}
+    own, file = symbols_hash(read_dictionary(dictionary).symbols) if entries else "", Path(dictionary)
+    recorded_by = {name: recorded_in(entry, f"{FILE} in the checkpoint ({name})") for name, entry in entries.items()}
+    matching = {name: recorded for name, recorded in recorded_by.items() if recorded.symbols == own}
+    if file.name in entries and file.name not in matching:
+        raise DataError(f"{file}: the {FILE} in the checkpoint is of another {file.name}; {own_record(file)}")
+    return matching.get(file.name) or _renamed(file.name, [*matching.values()])
+
+
+def _renamed(name: str, matching: Sequence[Recorded]) -> Recorded | None:
+    """Return the record of a dictionary that had another name; None if its text may be in another language."""
+    if len({json.dumps(recorded.steps) for recorded in matching}) != 1:
+        return None
+    steps, lang = [*matching[0].steps], language_in(name)
+    return matching[0] if not lang or in_language(steps, lang) in (None, steps) else None
 
 
 def records_for_checkpoints(task: Any) -> str | None:

@@ -13,7 +13,7 @@ from embinit_fairseq.corpora.sources import LABEL, PLAIN, Columns, Source, find_
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import check_folder, check_is_file, check_place
 from embinit_fairseq.vocab.dictionary import read_dictionary
-from embinit_fairseq.vocab.preparation_options import parse_steps, suggested, written
+from embinit_fairseq.vocab.preparation_options import in_language, parse_steps, suggested, written
 from embinit_fairseq.vocab.preparation_record import FILE, FLAGS, contents, libraries, read_preparation
 from embinit_fairseq.vocab.steps import STEPS, Preparation
 
@@ -238,19 +238,13 @@ def _choose_steps(column: Column, plan: Plan) -> None:
 
 def _in_language(column: Column, own: str) -> list[dict[str, Any]]:
     """Return the steps that are recorded for the other language, with the rules of the column's; own: as written."""
-    from fairseq_compat.languages import UnknownLanguageError, language
-
-    if not any("lang" in STEPS[step["step"]].options for step in column.steps):
-        return column.steps
-    try:
-        lang = language(column.lang)
-    except UnknownLanguageError as error:
-        raise OptionError(
-            f"--dict {column.dictionary}: its steps ({own}) are recorded for another language, and {column.lang} is "
-            "not the code of a known one; give the dictionary of each language by --dict and --target-dict, or let the "
-            "names of the texts end in codes of languages"
-        ) from error
-    return [{**step, "lang": lang} if "lang" in STEPS[step["step"]].options else step for step in column.steps]
+    if (steps := in_language(column.steps, column.lang)) is not None:
+        return steps
+    raise OptionError(
+        f"--dict {column.dictionary}: its steps ({own}) are recorded for another language, and {column.lang} is not "
+        "the code of a known one; give the dictionary of each language by --dict and --target-dict, or let the names "
+        "of the texts end in codes of languages"
+    )
 
 
 def _given_files(request: PrepareRequest) -> dict[str, str]:
