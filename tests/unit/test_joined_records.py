@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from expand_checkpoints import make
 
+from embinit_fairseq.checkpoints.preparations import OPTION, find_preparation
+from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.vocab.preparation_options import parse_steps
-from embinit_fairseq.vocab.preparation_record import entries_of, record_preparation
+from embinit_fairseq.vocab.preparation_record import entries_of, read_preparation, record_preparation
 
 pytest.importorskip("sacremoses")
 
@@ -17,15 +21,15 @@ MOSES = {"de": "it &apos; s l &apos; eau", "en": "it &apos;s l &apos;eau", "fr":
 WORDS = [*dict.fromkeys(" ".join(MOSES.values()).split())]
 
 
-def write_joined(folder: Path, languages=("de", "en")) -> Path:
-    """Write a dictionary of these languages, with its record; return it with the name of the first."""
+def write_joined(folder: Path, words=WORDS) -> Path:
+    """Write a dictionary of German and English, with its record; return the German file."""
     folder.mkdir(exist_ok=True)
-    names = {lang: f"dict.{lang}.txt" for lang in languages}
+    names = {lang: f"dict.{lang}.txt" for lang in ("de", "en")}
     for name in names.values():
-        (folder / name).write_text("".join(f"{word} 7\n" for word in WORDS))
+        (folder / name).write_text("".join(f"{word} 7\n" for word in words))
     steps = {name: parse_steps("moses", lang) for lang, name in names.items()}
     record_preparation(folder, steps, pairs={name: [(RAW, MOSES[lang])] for lang, name in names.items()})
-    return folder / names[languages[0]]
+    return folder / names["de"]
 
 
 def languages_of(folder: Path) -> dict[str, str]:
@@ -90,3 +94,62 @@ def test_preprocess(flags, expected, tmp_path, monkeypatch):
     args = options.get_preprocessing_parser().parse_args(words.split())
     preprocess.main(args)
     assert languages_of(tmp_path / "bin") == {f"dict.{lang}.txt": lang for lang in expected.split()}
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A checkpoint with shared embeddings whose data have the record; the checkpoint has it, too."""
+    checkpoint = make(tmp_path, "transformer_shared", words=WORDS)
+    write_joined(tmp_path / "data")
+    vars(checkpoint.state["cfg"]["model"])[OPTION] = json.dumps(entries_of(tmp_path / "data"))
+    checkpoint.save()
+    return checkpoint
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "alone"),
+    [
+        ("expand-vocab", "de", False),
+        ("expand-vocab", "en", True),
+        ("trim-vocab", "en", False),
+        ("transfer-vocab", "en", False),
+        ("stated", "en", True),
+    ],
+)
+def test_vocabulary_commands(trained, command, given, alone, tmp_path, shown):
+    data, out, name = tmp_path / "data", trained.output, f"dict.{given}.txt"
+    new = write_joined(tmp_path / "new", [*WORDS, "x"]).with_name(name)
+    if alone:
+        (data / "preparation.json").unlink()
+    (tmp_path / "words").write_text("it'll\nx\n")
+    (tmp_path / "keep").write_text("it &apos;s\n")
+    more = {
+        "expand-vocab": ["--words", tmp_path / "words", "--method", "avg"],
+        "stated": ["--words", tmp_path / "words", "--method", "avg", "--preparation", "moses"],
+        "trim-vocab": ["--keep-text", tmp_path / "keep"],
+        "transfer-vocab": ["--new-dict", new, "--method", "copy"],
+    }[command]
+    call = "expand-vocab" if command == "stated" else command
+    shown(call, "--checkpoint", trained.path, "--dict", data / name, *more, "--output", out)
+    assert languages_of(out) == {"dict.de.txt": "de", "dict.en.txt": "en"}
+    for lang in ("de", "en"):
+        recorded = read_preparation(out / f"dict.{lang}.txt")
+        assert " ".join(recorded.preparation(())(RAW)) == MOSES[lang]
+    record = json.loads(next(out.glob("[et]*.json")).read_text())
+    if call == "expand-vocab":
+        assert [*record["preparation"]["not_from_raw_text"]] == ["it'll"]
+
+
+def test_a_record_in_the_checkpoint_alone(trained, tmp_path):
+    """The name of the dictionary says the language; a renamed one has no record if languages differ."""
+    data, state = tmp_path / "data", load_checkpoint(trained.path)
+    (data / "preparation.json").unlink()
+    for name, lang in (("dict.de.txt", "de"), ("dict.en.txt", "en"), ("dict.fr.txt", None), ("dict.txt", None)):
+        (data / name).write_bytes((data / "dict.de.txt").read_bytes())
+        found = find_preparation(data / name, state)
+        assert (found and found.steps[0]["lang"]) == lang
+    german = entries_of(write_joined(tmp_path / "german").parent)["dict.de.txt"]
+    state = {"cfg": {"model": {OPTION: json.dumps({"dict.de.txt": german})}}}
+    for name, lang in (("dict.fr.txt", None), ("dict.txt", "de")):
+        found = find_preparation(data / name, state)
+        assert (found and found.steps[0]["lang"]) == lang
