@@ -12,7 +12,7 @@ from embinit_fairseq.checkpoints.reading import option_nodes
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.io import PathLike
 from embinit_fairseq.vocab.dictionary import read_dictionary
-from embinit_fairseq.vocab.preparation_options import parse_steps, suggested, written
+from embinit_fairseq.vocab.preparation_options import in_language, language_in, parse_steps, suggested, written
 from embinit_fairseq.vocab.preparation_record import (
     FILE,
     FLAGS,
@@ -42,16 +42,21 @@ def find_preparation(dictionary: PathLike, state: Mapping[str, Any]) -> Recorded
     """
     if (recorded := read_preparation(dictionary)) is not None:
         return recorded
-    entries, name = entries_in(state), Path(dictionary).name
-    own = symbols_hash(read_dictionary(dictionary).symbols) if entries else ""
-    records = {other: recorded_in(entry, f"{FILE} in the checkpoint ({other})") for other, entry in entries.items()}
-    fitting = {other: recorded for other, recorded in records.items() if recorded.symbols == own}
-    if name in entries and name not in fitting:  # others are the other language's
-        raise DataError(
-            f"{dictionary}: the {FILE} in the checkpoint is of another {name}; {own_record(Path(dictionary))}"
-        )
-    # a joined dictionary has the same symbols for texts of two languages
-    return fitting.get(name) or (next(iter(fitting.values())) if len(fitting) == 1 else None)
+    entries = entries_in(state)
+    own, file = symbols_hash(read_dictionary(dictionary).symbols) if entries else "", Path(dictionary)
+    recorded_by = {name: recorded_in(entry, f"{FILE} in the checkpoint ({name})") for name, entry in entries.items()}
+    matching = {name: recorded for name, recorded in recorded_by.items() if recorded.symbols == own}
+    if file.name in entries and file.name not in matching:
+        raise DataError(f"{file}: the {FILE} in the checkpoint is of another {file.name}; {own_record(file)}")
+    return matching.get(file.name) or _renamed(file.name, [*matching.values()])
+
+
+def _renamed(name: str, matching: Sequence[Recorded]) -> Recorded | None:
+    """Return the record of a dictionary that had another name; None if its text may be in another language."""
+    if len({json.dumps(recorded.steps) for recorded in matching}) != 1:
+        return None
+    steps, lang = [*matching[0].steps], language_in(name)
+    return matching[0] if not lang or in_language(steps, lang) in (None, steps) else None
 
 
 def entries_in(state: Mapping[str, Any]) -> dict[str, Any]:

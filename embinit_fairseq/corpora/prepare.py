@@ -221,7 +221,8 @@ def _next(plan: Plan, classes: Sequence[str]) -> str:
     task, data = f"--user-dir embinit_fairseq --task {plan.task}", f"{plan.request.output}/bin"
     if plan.task == "sentence_prediction":
         kind = "--num-classes 1 --regression-target" if plan.request.regression else f"--num-classes {len(classes)}"
-        task = f"{task} --init-token 0 --separator-token 2 {kind} --criterion sentence_prediction"
+        tokens = "--init-token 0 --separator-token 2" if len(plan.columns) == 2 else "--init-token 0"
+        task = f"{task} {tokens} {kind} --criterion sentence_prediction"
         if trains:
             return f"fairseq-train {data} {task} --arch roberta_base ..."
         return f"fairseq-validate {data} {task} --valid-subset {test} --path MODEL.pt ..."

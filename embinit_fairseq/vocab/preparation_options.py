@@ -107,6 +107,23 @@ def suggested(symbols: Collection[str], is_translation: bool = False) -> str:
     return ",".join(steps) or "none"
 
 
+def in_language(steps: Sequence[dict[str, Any]], code: str) -> list[dict[str, Any]] | None:
+    """Return the steps with the rules of another language; None if they depend on it and the code is not known."""
+    from fairseq_compat.languages import UnknownLanguageError, language
+
+    depends = ["lang" in STEPS[step["step"]].options for step in steps]
+    try:
+        lang = language(code) if any(depends) else ""
+    except UnknownLanguageError:
+        return None
+    return [{**step, "lang": lang} if is_own else step for step, is_own in zip(steps, depends)]
+
+
+def language_in(name: str) -> str:
+    """Return the language that the name of a dictionary says: `de` of dict.de.txt, `` of dict.txt."""
+    return name.removeprefix("dict.").removesuffix(".txt") if name.count(".") > 1 else ""
+
+
 def _known_language(code: str, step: str) -> str:
     """Return the code by which libraries know a language; of another language the step has the rules of English."""
     from fairseq_compat.languages import UnknownLanguageError, language

@@ -139,7 +139,8 @@ def labelled(request, tmp_path):
 
 def test_tables_with_labels(labelled, tmp_path, printed, refused):
     more = ("--text-columns", "text", "--steps", "moses", "--jobs", "1")
-    printed("prepare", *labelled, *more, "--label-column", "label", "--output", tmp_path / "out")
+    record = printed("prepare", *labelled, *more, "--label-column", "label", "--output", tmp_path / "out")
+    assert "--separator-token" not in record["next"]
     assert (tmp_path / "out/text/train.input0").read_text().split("\n")[1] == "bad film , dull"
     assert (tmp_path / "out/bin/label/dict.txt").read_text() == "neg 1\npos 1\n"
     for column, given in (("input0", ""), ("label", f"--srcdict {tmp_path}/out/bin/label/dict.txt")):
