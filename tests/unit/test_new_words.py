@@ -270,7 +270,6 @@ def untied(equal: bool):
         ({"counts": {"rot": -1}}, "counts"),
         ({"pad_to_multiple_of": 0}, "at least 1"),
     ],
-    ids=str,
 )
 def test_what_is_refused_leaves_model_and_tokenizer_as_they_were(change, remedy):
     given = {"model": lambda: model_of("GPT2LMHeadModel"), "tokenizer": tokenizer_of, "words": ["haustor"]} | change
@@ -311,7 +310,6 @@ def test_the_remedy_for_a_tied_model_that_is_untied():
         ({"words": []}, "at least one"),
         ({"seed": -1}, "seed"),
     ],
-    ids=str,
 )
 def test_what_arrays_refuse(tables, change, remedy):
     arguments = {"matrices": tables, "words": ["frodo"], "method": "subword", "subwords": PARTS} | change
