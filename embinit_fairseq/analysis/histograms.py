@@ -145,18 +145,21 @@ def draw_values(
 
     figure = Figure(figsize=(6, 4.8), layout="constrained")
     axes = figure.subplots()
-    for histogram in histograms:
-        label = f"{histogram.name}: sigma {histogram.moments['std']:.3g}"
+    for number, histogram in enumerate(histograms):
+        beyond = f", {histogram.outside:.2%} beyond the axis" if histogram.outside else ""
+        label = f"{histogram.name}: sigma {histogram.moments['std']:.3g}{beyond}"
         steps = axes.stairs(histogram.density, edges, label=label, linewidth=1.3, baseline=None)
         for sign in (-1, 1):
             axes.axvline(sign * histogram.xavier_std, color=steps.get_edgecolor(), linestyle="--", linewidth=0.9)
+        _mark_ends(axes, histogram, edges[-1], number, steps.get_edgecolor())
     for std in sorted(set(positions.values())):
         for sign in (-1, 1):
             axes.axvline(sign * std, color="black", linestyle=":", linewidth=1)
     axes.plot([], [], "--", color="0.4", label="Xavier's sigma for N x D")
     axes.plot([], [], ":", color="black", label="positions' sigma" + ("" if scaled else " / sqrt(D)"))
     axes.set_yscale("log")
-    reach = max(edges[-1], *(1.1 * std for std in positions.values()))
+    sigmas = (*positions.values(), *(histogram.xavier_std for histogram in histograms))
+    reach = max(edges[-1], *(1.1 * std for std in sigmas))
     width = linear_width([histogram.reach for histogram in histograms])
     if width is not None:
         axes.set_xscale("asinh", linear_width=width)
@@ -170,6 +173,18 @@ def draw_values(
     for text in legend.get_texts():
         text.set_parse_math(False)  # a file name may hold dollars
     figures.save(figure, path)
+
+
+def _mark_ends(axes: Axes, histogram: ValueHistogram, reach: float, number: int, colour: Any) -> None:
+    """Mark a side on which values are beyond the bins, by an arrow with the outermost value."""
+    height = 0.03 + 0.05 * number  # share of the axes
+    for sign, end in ((-1, "min"), (1, "max")):
+        value = histogram.moments[end]
+        if sign * value > reach:
+            place = {"xy": (sign * reach, height), "xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+            alignment = {"ha": "left" if sign < 0 else "right", "va": "center"}
+            text = f"◂ {value:.3g}" if sign < 0 else f"{value:.3g} ▸"
+            axes.annotate(text, xytext=(-2 * sign, 0), color=colour, fontsize=7, **alignment, **place)
 
 
 def _round_ticks(axes: Axes, width: float, reach: float) -> None:

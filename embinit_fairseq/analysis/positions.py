@@ -68,6 +68,7 @@ class PositionMap:
 
     encoding: published name. scores (H, T, T): query i, key j; minus infinity where a decoder's query may not see the
     key. has_cls: row and column 0 belong to [CLS]. untied: they hold one constant each (equation (9)).
+    left_out: part of the model's encoding that is not in the map, "" for none.
     """
 
     encoding: str
@@ -75,6 +76,7 @@ class PositionMap:
     scores: np.ndarray
     has_cls: bool
     untied: bool
+    left_out: str = ""
 
     @property
     def ordinary(self) -> np.ndarray:
@@ -127,9 +129,10 @@ def position_map(model: TrainedModel, part: str | None = None, length: int | Non
     scores = bias.numpy()
     if part == "decoder":
         scores = np.where(np.tri(length, dtype=bool), scores, -np.inf)
-    flags = (bool(model.options.get(name)) for name in ("tupe_tie_cls", "rotary"))
-    name = published_name(kind, sizes.num_buckets > 0, *flags)
-    return PositionMap(name, part, scores, has_cls, module.untie_cls)
+    tied, rotary = (bool(model.options.get(name)) for name in ("tupe_tie_cls", "rotary"))
+    name = published_name(kind, sizes.num_buckets > 0, tied, rotary)
+    left_out = "the rotation, whose scores depend on the words" if rotary and "RoPE" in name else ""
+    return PositionMap(name, part, scores, has_cls, module.untie_cls, left_out)
 
 
 def _prefixes(model: TrainedModel) -> dict[str, str]:
@@ -238,7 +241,8 @@ def draw_positions(
     ticks = figures.position_ticks(length, shown.has_cls)
     figures.label_axes(panels, columns, "query position", "key position", *ticks)
     figures.colour_bar(figure, image, panels, label, values)
-    figures.title(figure, model.path, f"{model.arch}, {shown.encoding}, {shown.part}")
+    left_out = f", without {shown.left_out}" if shown.left_out else ""
+    figures.title(figure, model.path, f"{model.arch}, {shown.encoding}, {shown.part}{left_out}")
     figures.save(figure, path)
 
 

@@ -117,9 +117,10 @@ def _position_std(args: argparse.Namespace, dim: int) -> float:
 
 def render(record: dict[str, Any]) -> str:
     """Return the record as text."""
-    cells = [["", "N x D", "min", "max", "mean", "sigma", "Xavier's", "positions'"]]
+    cells = [["", "N x D", "min", "max", "mean", "sigma", "Xavier's", "positions'", "beyond"]]
     for matrix in record["tables"]:
         numbers = [number(matrix[key]) for key in ("min", "max", "mean", "std", "xavier_std", "position_std")]
-        cells.append([matrix["name"], f"{matrix['rows']:,} x {matrix['dim']}", *numbers])
+        beyond = f"{matrix['outside']:.2%}"  # of the axis
+        cells.append([matrix["name"], f"{matrix['rows']:,} x {matrix['dim']}", *numbers, beyond])
     unit = "times sqrt(D)" if record["scaled"] else "as stored; positions' sigma divided by sqrt(D)"
     return "\n".join([unit, "", *table(cells), "", f"figure: {record['picture']}"])

@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
         "length": shown.scores.shape[-1],
         "causal": shown.part == "decoder",
         "cls_untied": shown.untied,
+        "left_out": shown.left_out,
         "picture": args.output,
         "heads": [_head_record(shown, index, pattern) for index, pattern in enumerate(patterns)],
     }
@@ -80,4 +81,5 @@ def render(record: dict[str, Any]) -> str:
         f"{record['checkpoint']}: {record['arch']} ({record['encoding']}), {record['part']}, "
         f"{record['length']} positions, {len(record['heads'])} heads"
     )
-    return "\n".join([title, "", *table(cells), "", f"figure: {record['picture']}"])
+    left_out = [f"not in the map: {record['left_out']}"] if record["left_out"] else []
+    return "\n".join([title, *left_out, "", *table(cells), "", f"figure: {record['picture']}"])

@@ -97,6 +97,29 @@ def checked_labels(folder: Path) -> None:
         labelled(folder / "numbers", ["0.5", "nan"], 1, True)
 
 
+@in_folder
+def long_texts(folder: Path) -> None:
+    """Counted before the first update; shortened with `</s>`."""
+    write_split(folder / "input0", "valid", ["a", "a b a b a", "a b a b"], "a b")
+    write_split(folder / "label", "valid", ["no"] * 3, "no yes")
+    options = {"data": str(folder), "num_classes": 2, "max_positions": 4, "regression_target": False, "seed": 1}
+    task = SentencePredictionTask.setup_task(SentencePredictionConfig(**options))
+    task.load_dataset("valid")
+    model = SimpleNamespace(max_positions=lambda: 4)
+    data = SimpleNamespace(disable_validation=False, skip_invalid_size_inputs_valid_test=False, valid_subset="valid")
+    trainer = SimpleNamespace(task=task, model=model, cfg=SimpleNamespace(dataset=data))
+    start = Trainer.get_train_iterator
+    with refused("2 of 3 texts", "6, it has 4", "--shorten-method truncate"):
+        start(trainer, 1)
+    data.skip_invalid_size_inputs_valid_test = True
+    with refused("AttributeError"):  # beyond the check the stand-in has nothing
+        start(trainer, 1)
+    config = SentencePredictionConfig(**options, shorten_method="truncate", no_shuffle=True)
+    dataset = SentencePredictionTask.setup_task(config).load_dataset("valid")
+    shortened = [dataset[row]["net_input.src_tokens"].tolist() for row in range(3)]
+    assert shortened == [[4, 2], [4, 5, 4, 2], [4, 5, 4, 2]]
+
+
 class Words(Dictionary):
     """One as plugins write them for a release."""
 

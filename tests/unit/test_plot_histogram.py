@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -90,3 +91,22 @@ def test_no_matrix_flattens_another(figures, sigma, scale) -> None:
     xavier, positions = ({x.get_xdata()[0] for x in lines if x.get_linestyle() == style} for style in ("--", ":"))
     assert sorted(xavier) == pytest.approx([-math.sqrt(2 / 250), math.sqrt(2 / 250)])
     assert positions == {-0.1, 0.1}
+
+
+def test_what_the_axis_leaves_out_is_marked(figures, shown, tables, tmp_path) -> None:
+    """The share next to the name, and the outermost value at its side; a sigma is never outside."""
+    matrix = np.random.default_rng(0).normal(0, 1, (100, 50))
+    matrix[0, 0], matrix[1, 1] = 40.0, -9.0
+    edges, found = value_histograms({"a": matrix, "b": np.clip(matrix, -1, 1)}, bins=41)
+    draw_values(edges, found, {50: 0.1}, False, "h.png")
+    (axes,) = figures[0].axes
+    assert [text.get_text().strip("◂▸ ") for text in axes.texts] == ["-9", "40"]
+    beyond = np.mean(abs(matrix) > edges[-1])
+    assert 0 < beyond < 0.002
+    texts = [text.get_text() for text in figures[0].legends[0].get_texts()]
+    assert f"{beyond:.2%} beyond" in texts[0]
+    assert "beyond" not in texts[1]
+    tiny = {"a": np.full((2, 2), 1e-3)}
+    draw_values(*value_histograms(tiny, bins=3), {2: 1e-4}, False, "h.png")
+    assert figures[1].axes[0].get_xlim()[1] > math.sqrt(2 / 4)
+    assert re.search(r"v\.txt .* 0\.\d\d%$", shown(*HISTOGRAM, "--vectors", "v.txt"), re.MULTILINE)

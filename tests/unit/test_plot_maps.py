@@ -103,6 +103,14 @@ def test_a_map_without_a_matrix_of_positions_is_as_long_as_its_part():
     assert [map_of(checkpoint, part).scores.shape[-1] for part in ("encoder", "decoder")] == [6, 9]
 
 
+@pytest.mark.parametrize("rotary", [False, True])
+def test_a_rotary_models_map_says_what_it_leaves_out(plot, printed, shown, figures, rotary):
+    checkpoint, _ = trained(rotary=rotary)
+    assert ("rotation" in printed(*plot("positions", checkpoint))["left_out"]) == rotary
+    assert ("not in the map: the rotation" in shown(*plot("positions", checkpoint))) == rotary
+    assert ("without the rotation" in figures[0].get_suptitle()) == rotary
+
+
 def test_the_figure_has_one_panel_per_head_with_its_pattern(plot, printed, figures):
     checkpoint, model = trained(encoder_embed_dim=12, encoder_attention_heads=6)
     record = printed(*plot("positions", checkpoint))
