@@ -181,10 +181,12 @@ def _mark_ends(axes: Axes, histogram: ValueHistogram, reach: float, number: int,
     for sign, end in ((-1, "min"), (1, "max")):
         value = histogram.moments[end]
         if sign * value > reach:
-            place = {"xy": (sign * reach, height), "xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
-            alignment = {"ha": "left" if sign < 0 else "right", "va": "center"}
+            place: Any = {"xy": (sign * reach, height), "xycoords": ("data", "axes fraction")}
+            alignment: Any = {"ha": "left" if sign < 0 else "right", "va": "center"}
             text = f"◂ {value:.3g}" if sign < 0 else f"{value:.3g} ▸"
-            axes.annotate(text, xytext=(-2 * sign, 0), color=colour, fontsize=7, **alignment, **place)
+            axes.annotate(
+                text, xytext=(-2 * sign, 0), textcoords="offset points", color=colour, fontsize=7, **alignment, **place
+            )
 
 
 def _round_ticks(axes: Axes, width: float, reach: float) -> None:

@@ -3,8 +3,8 @@
 Symptom: ``Exception: Size of sample #7 is invalid`` after an epoch. ``--shorten-method truncate`` of
     sentence_prediction takes ``</s>`` away, so that a long text never ends.
 Where: fairseq/trainer.py:722, fairseq/data/shorten_dataset.py:36.
-Remedy: the texts of the validation are counted before the first update, and the error has their number; a shortened text
-    keeps its last token.
+Remedy: the texts of the validation are counted before the first update, and the error has their number; a shortened
+    text keeps its last token.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def check_sizes(trainer) -> None:
             _, ignored = dataset.filter_indices_by_size(numpy.arange(len(dataset)), limit)
         if len(ignored):
             longest = max(dataset.size(index) for index in ignored)
-            shorten = "shorten them (--shorten-method truncate), " if hasattr(task.cfg, "shorten_method") else ""
+            can_shorten = hasattr(task.cfg, "shorten_method")
+            shorten = "shorten them (--shorten-method truncate), " if can_shorten else ""
             raise ValueError(
                 f"{split}: {len(ignored):,} of {len(dataset):,} texts have more tokens than the model has positions "
                 f"({longest}, it has {limit}); {shorten}leave them out (--skip-invalid-size-inputs-valid-test), or give "
