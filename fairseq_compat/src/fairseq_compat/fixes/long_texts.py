@@ -35,8 +35,8 @@ def check_sizes(trainer) -> None:
             shorten = "shorten them (--shorten-method truncate), " if can_shorten else ""
             raise ValueError(
                 f"{split}: {len(ignored):,} of {len(dataset):,} texts have more tokens than the model has positions "
-                f"({longest}, it has {limit}); {shorten}leave them out (--skip-invalid-size-inputs-valid-test), or give "
-                "more positions"
+                f"({longest}, it has {limit}); {shorten}leave them out (--skip-invalid-size-inputs-valid-test), or "
+                "give more positions"
             )
 
 
