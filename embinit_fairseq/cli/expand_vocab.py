@@ -109,6 +109,8 @@ def render(record: dict[str, Any]) -> str:
         f"KL(old||new)   {_bound(record)}",
         table_names(record),
     ]
+    if record["split_further"]:
+        lines.append(f"split further  {_split_further(record['split_further'])}")
     if record["distill"]:
         lines.append(f"distilled      {_distilled(record['distill'])}")
     if record["moved"]:
@@ -117,8 +119,8 @@ def render(record: dict[str, Any]) -> str:
     lines += [
         f"also expanded  {_also(record)}",
         written_files(record),
-        "next           binarise text with these dictionaries, or copy them into the folder of the binarised data, "
-        "with preparation.json and the files it names",
+        "next           binarise text with these dictionaries, or copy them to the binarised data, with "
+        "preparation.json and the files it names",
         *_segmentation(record),
         *preparation_lines(record),
     ]
@@ -149,6 +151,12 @@ def _distilled(trained: dict[str, Any]) -> str:
         f"{updates} on {sentences}, mean squared distance of the hidden states {first:.3g} in the first epoch, "
         f"{last:.3g} in the last{rose}{spent}"
     )
+
+
+def _split_further(split: dict[str, Any]) -> str:
+    shown = [f"{word} ({' '.join(after)}, not {' '.join(before)})" for word, (before, after) in split.items()]
+    more = f" and {len(shown) - SHOWN:,} more" if len(shown) > SHOWN else ""
+    return f"{', '.join(shown[:SHOWN])}{more}: the dictionary lacks a subword that the codes or the model make"
 
 
 def _also(record: dict[str, Any]) -> str:

@@ -102,7 +102,7 @@ class Engine:
 def alone(folder: Path) -> Iterator[None]:
     """Keep other calls out while the block runs; raise OptionError if there is one."""
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as file:
+    with open(folder / "lock", "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
