@@ -55,6 +55,11 @@ def files_of(steps: Sequence[dict[str, Any]], model: str) -> dict[str, str]:
     return dict.fromkeys(options, str(path))
 
 
+def stated_encoder(steps: str, lang: str, model: str) -> Callable[[str], list[str]]:
+    """Return a function from a line of text to its tokens, by steps that the user names."""
+    return _checked(_prepare(steps, lang, model, "--preparation"))
+
+
 def encoder(kind: str, lang: str, model: str) -> Callable[[str], list[str]]:
     """Return a function from a line of text to its tokens."""
     if kind in ("moses", "subword_nmt"):  # the data set's tokens have Moses' escapes
@@ -90,9 +95,11 @@ def _checked(prepare: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
     return encode_line
 
 
-def _prepare(steps: str, lang: str, model: str) -> Callable[[str], list[str]]:
-    """Return the preparation; raise OptionError if a library is missing."""
-    parsed = parse_steps(steps, lang, "--kind")
+def _prepare(steps: str, lang: str, model: str, flag: str = "--kind") -> Callable[[str], list[str]]:
+    """Return the preparation; raise OptionError if a library, or the file of its subwords, is missing."""
+    parsed = parse_steps(steps, lang, flag)
+    if not model and files_of(parsed, model):
+        raise OptionError(f"{flag} {steps}: needs codes, a model or a tokenizer; give it by --model")
     prepare = Preparation(parsed, contents(files_of(parsed, model), ()))
     try:
         prepare("")
@@ -109,7 +116,8 @@ def record(args: argparse.Namespace) -> None:
         return
     steps, pairs, files = {}, {}, {}
     for dictionary, lang, raw, prepared in zip(args.dict, args.langs, args.raw, args.prepared):
-        steps[dictionary] = parse_steps(STEPS[args.kind][1], lang, "--kind")
+        stated = args.preparation or STEPS[args.kind][1]
+        steps[dictionary] = parse_steps(stated, lang, "--preparation" if args.preparation else "--kind")
         files = files_of(steps[dictionary], args.model)
         with open(raw, "rb") as one, open(prepared, "rb") as other:
             pairs[dictionary] = list(zip(lines_of(one), lines_of(other)))
@@ -160,6 +168,7 @@ def main() -> None:
         kind = command.add_mutually_exclusive_group(required=True)
         kind.add_argument("--kind", choices=STEPS)
         if name == "encode":
+            kind.add_argument("--preparation", metavar="STEPS", help="steps, as for embinit prepare --steps")
             kind.add_argument("--like", metavar="DICT", help=f"raw text as {FILE} next to this dict.txt says")
         command.add_argument("--lang", default="en", help="language of the text (spaCy, Moses)")
         command.add_argument("--model", default="", help="BPE codes, sentencepiece model or Hugging Face folder")
@@ -170,7 +179,9 @@ def main() -> None:
     learn.add_argument("--type", choices=("unigram", "bpe"), required=True)
     learn.add_argument("--output", required=True, help="file to write")
     noted = commands.add_parser("record", help="write preparation.json of binarised data")
-    noted.add_argument("--kind", choices=STEPS, required=True)
+    kind = noted.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--kind", choices=STEPS)
+    kind.add_argument("--preparation", metavar="STEPS", help="steps, as for encode")
     noted.add_argument("--model", default="", help="as for encode")
     noted.add_argument("--folder", required=True, help="of the dictionaries")
     noted.add_argument("--made-by", required=True, help="the recipe")
@@ -193,8 +204,10 @@ def main() -> None:
             f"--input has {len(args.input)} files, --output {len(args.output)}: give one output for each input"
         )
     convert: Callable[[str], Any]
-    if args.kind is None:
+    if args.command == "encode" and args.like:
         convert = recorded_encoder(args.like, args.model)
+    elif args.command == "encode" and args.preparation:
+        convert = stated_encoder(args.preparation, args.lang, args.model)
     else:
         convert = {"encode": encoder, "decode": decoder}[args.command](args.kind, args.lang, args.model)
     for source, target in zip(args.input, args.output):

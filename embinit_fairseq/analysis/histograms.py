@@ -181,12 +181,9 @@ def _mark_ends(axes: Axes, histogram: ValueHistogram, reach: float, number: int,
     for sign, end in ((-1, "min"), (1, "max")):
         value = histogram.moments[end]
         if sign * value > reach:
-            place: Any = {"xy": (sign * reach, height), "xycoords": ("data", "axes fraction")}
-            alignment: Any = {"ha": "left" if sign < 0 else "right", "va": "center"}
-            text = f"◂ {value:.3g}" if sign < 0 else f"{value:.3g} ▸"
-            axes.annotate(
-                text, xytext=(-2 * sign, 0), textcoords="offset points", color=colour, fontsize=7, **alignment, **place
-            )
+            text, side = (f" ◂ {value:.3g}", "left") if sign < 0 else (f"{value:.3g} ▸ ", "right")
+            transform = axes.get_xaxis_transform()  # x in values, y in shares of the axes
+            axes.text(sign * reach, height, text, transform=transform, ha=side, color=colour, fontsize=7)
 
 
 def _round_ticks(axes: Axes, width: float, reach: float) -> None:

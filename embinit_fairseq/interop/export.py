@@ -149,6 +149,8 @@ def export(request: ExportRequest) -> dict[str, Any]:
             "tokenizer": why[""],
             "target_tokenizer": why.get(TARGET),
         }
+        last = TARGET if TARGET in trained.sides else ""
+        record["decoded"] = decoded(folder / last)
         write_text(folder / "README.md", _card(trained, record))
     return record
 
@@ -225,6 +227,29 @@ def _generation_config(trained: Trained) -> dict[str, Any]:
 _GENERATES = """A decoder begins with `</s>`. `generate()` does what fairseq-generate does by default, as in
 `generation_config.json`.
 """
+
+
+#: step -> what the exported tokenizer's `decode` undoes
+_UNDONE = {
+    "bpe": "subwords are joined",
+    "sentencepiece": "subwords are joined by the model",
+    "huggingface": "subwords are joined by their decoder",
+    "moses": "words are put together by Moses' detokeniser",
+    "spacy": "words are put together by Moses' detokeniser",
+}
+
+
+def decoded(folder: Path) -> str:
+    """Return what `decode` of the tokenizer in an exported folder gives; "" without a tokenizer."""
+    config, fast = folder / "tokenizer_config.json", folder / "tokenizer.json"
+    if not config.is_file():
+        return ""
+    steps = [step["step"] for step in read_json(config).get("steps", ())]
+    if undone := [_UNDONE[step] for step in reversed(steps) if step in _UNDONE]:
+        lower = "; lower case stays" if {"lowercase", "kim"} & {*steps} else ""
+        return f"text, as `embinit score --detokenize` writes it: {', '.join(undone)}{lower}"
+    is_joined = not steps and (not fast.is_file() or read_json(fast).get("decoder") is not None)
+    return "text" if is_joined else "symbols of the dictionary, separated by spaces"
 
 
 def describe_text(text: dict[str, Any]) -> str:
@@ -310,6 +335,9 @@ def _card(trained: Trained, record: dict[str, Any]) -> str:
         usage += (
             f"The target has a dictionary and a tokenizer of its own (`{TARGET}/`: {record['target_tokenizer']}).\n"
         )
+    if record["decoded"]:
+        which = f"Its `{TARGET}` tokenizer's" if TARGET in trained.sides else "Its tokenizer's"
+        usage += f"{which} `decode` gives {record['decoded']}.\n"
     code = ", trust_remote_code=True" if any(name.endswith(".py") for name in record["files"]) else ""
     imports, opens = ", AutoTokenizer", f'    tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER"{code})\n'
     if record["tokenizer"].startswith("none"):

@@ -56,7 +56,8 @@ def old_segmentation(
     named = {} if recorded is None else {n: recorded.path_of(n, given[n]) for n in recorded.files if n in given}
     files = {name: path for name, path in given.items() if path is not None} or named
     segmentation = read_segmentation(files.get("codes"), files.get("model"), symbols=set(source.symbols))
-    is_recorded = stated is None and bool(named)  # path_of has compared the file with the one that made the dictionary
+    # path_of has compared these files with those that made the dictionary
+    is_recorded = stated is None and bool(named) and files.keys() <= named.keys()
     if segmentation is not None and not is_recorded:
         check_segmentation(segmentation, source.vocabulary, source.dictionary)
     return segmentation

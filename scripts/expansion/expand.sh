@@ -24,11 +24,14 @@ settings "$OUTPUT" "checkpoint=$(sha256sum <"$checkpoint")" "words=$(sha256sum <
 
 for seed in ${SEEDS:-1}; do
   for method in $METHODS; do
-    model=$OUTPUT/$method.seed$seed more=()
+    model=$OUTPUT/$method.seed$seed more=() dict=$DATA/bin/dict.txt
     [[ $method != *=* ]] || more=(--noise-scale "${method#*=}")
     [[ $method != focus && $method != omp ]] || more=(--vectors "${VECTORS:?set it to vectors of old and new subwords}")
-    [[ $method != distill ]] || more=(--distill-text "$DATA/text/old/train")
-    [[ -d $model ]] || embinit expand-vocab --checkpoint "$checkpoint" --dict "$DATA/bin/dict.txt" \
+    if [[ $method == distill ]]; then # its text is in pieces, since <unk> is a symbol there: the dictionary has no record
+      more=(--distill-text "$DATA/text/old/train") dict=$OUTPUT/dict.txt
+      cp "$DATA/bin/dict.txt" "$dict"
+    fi
+    [[ -d $model ]] || embinit expand-vocab --checkpoint "$checkpoint" --dict "$dict" \
       --words "$DATA/words.txt" --method "${method%%=*}" ${more[@]+"${more[@]}"} --seed "$seed" --reset-optimizer \
       --verify "$DATA/text/old/valid" --output "$model"
     if [[ ! -d $OUTPUT/bin ]]; then # new words have the same rows by all methods

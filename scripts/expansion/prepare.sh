@@ -70,14 +70,18 @@ for split in train valid; do
 done
 # in training fairseq leaves longer lines out; in validation all words must be there
 awk 'NF > 1023 { exit 1 }' text/*/valid || die "$valid: a line has more than 1023 pieces; break it"
-# binarise FOLDER TEXT OPTION...: for fairseq
+# binarise FOLDER TEXT WORDS OPTION...: for fairseq, with the record; lines with <unk> are not what the steps make of text
 binarise() {
   [[ ! -d $1 ]] || return 0
   rm -rf "$1.part"
-  fairseq-preprocess --only-source --trainpref "text/$2/train" --validpref "text/$2/valid" --destdir "$1.part" "${@:3}" \
+  fairseq-preprocess --only-source --trainpref "text/$2/train" --validpref "text/$2/valid" --destdir "$1.part" "${@:4}" \
     >preprocess.log
+  for place in "$3" "text/$2"; do { grep -vF '<unk>' "$place/valid" || true; } >"$place/plain"; done
+  python "$REPO/scripts/tokens.py" record --preparation bpe --model bpe.codes --folder "$1.part" \
+    --made-by scripts/expansion/prepare.sh --dict dict.txt --langs en --raw "$3/plain" --prepared "text/$2/plain"
+  rm "$3/plain" "text/$2/plain"
   mv "$1.part" "$1"
 }
-binarise bin "$cut"
-[[ $cut == old ]] || binarise bin.old old --srcdict bin/dict.txt
+binarise bin "$cut" "$known"
+[[ $cut == old ]] || binarise bin.old old corpus --srcdict bin/dict.txt
 echo "ready: $OUTPUT/bin ($(wc -l <bin/dict.txt) symbols), $(wc -l <words.txt) new words in words.tsv" >&2

@@ -53,7 +53,7 @@ fi
 
 if [[ ! -e $OUTPUT/bin ]]; then
   dictionary "$OUTPUT/text" "$MIN_COUNT"
-  binarise "$kind" "$HF" "$OUTPUT/dict/dict.txt" "$OUTPUT"/text/train.*
+  binarise --kind "$kind" "$HF" "$OUTPUT/dict/dict.txt" "$OUTPUT"/text/train.*
   rm -r "$OUTPUT/dict"
 fi
 echo "ready: $OUTPUT/bin ($(wc -l <"$OUTPUT/bin/input0/dict.txt") symbols, D = $dim)"

@@ -15,6 +15,9 @@ sys.path.insert(0, str(recipes.SCRIPTS))
 
 from tables import read_curve
 
+from embinit_fairseq.vocab.dictionary import read_dictionary
+from embinit_fairseq.vocab.preparation_record import read_preparation
+
 SMALL = {"BPE_SIZE": 60, "WORDS": 5, "VALID_LINES": 20}
 TINY = {"LM_UPDATES": 4, "LAYERS": 1, "DIM": 8, "HEADS": 2, "FFN": 8, "UPDATES": 2, "EVERY": 1, "JOBS": 1}
 MODEL = ["--max-tokens", 200]
@@ -68,6 +71,17 @@ def test_an_experiment_goes_on_where_it_was(text: Path, experiment: Path) -> Non
     for word, pieces, train, _ in table:
         assert (pieces.replace("@@ ", ""), word in old) == (word, False)
         assert int(train) == running.count(word) == new.count(word)
+
+    for folder in (data / "bin", experiment / "models/avg.seed1", experiment / "models/bin"):
+        recorded = read_preparation(folder / "dict.txt")
+        prepare, name = (
+            recorded.preparation(read_dictionary(folder / "dict.txt").symbols),
+            "old" if folder == data / "bin" else "new",
+        )
+        lines = [
+            " ".join(prepare(line)) for line in (data / "corpus/valid").read_text().splitlines() if "<" not in line
+        ]
+        assert lines == [line for line in (data / "text" / name / "valid").read_text().splitlines() if "<" not in line]
 
     record = json.loads((experiment / "results.json").read_text())
     found = {method: each["curves"][f"{method}.seed1"] for method, each in record.items()}

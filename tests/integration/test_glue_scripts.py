@@ -170,3 +170,10 @@ def test_text_is_prepared_as_the_record_next_to_the_dictionary_says(glue: Path, 
     succeed("glue/prepare.sh", DATA=task.parent, TASK="SST-2", OUTPUT=out, DICT=dictionary)
     assert lines(out / "text/train.input0") == ["the film , dull", "the film"]
     assert list(read_preparation(out / "bin/input0/dict.txt").steps) == steps
+    call = {"DATA": task.parent, "TASK": "SST-2", "OUTPUT": tmp_path / "again", "DICT": dictionary}
+    assert "leave it out" in refused("glue/prepare.sh", **call, PREPARATION="moses")
+    (dictionary.parent / "preparation.json").unlink()  # the same steps, stated
+    assert "--preparation bpe" in refused("glue/prepare.sh", **call, PREPARATION="bpe")
+    succeed("glue/prepare.sh", **{**call, "OUTPUT": tmp_path / "stated"}, PREPARATION="lowercase,moses")
+    assert lines(tmp_path / "stated/text/train.input0") == lines(out / "text/train.input0")
+    assert list(read_preparation(tmp_path / "stated/bin/input0/dict.txt").steps) == steps

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from fairseq.data.data_utils import load_indexed_dataset
 
 from embinit_fairseq.corpora import workers as corpora_workers
 from embinit_fairseq.corpora.checks import check_source, check_together
@@ -90,6 +91,8 @@ def check_numbers(out: Path, record: dict) -> None:
         numbers = (len(lines), len(found), missing, max(len(line.split()) for line in lines))
         assert tuple(split[name] for name in ("sentences", "tokens", "unknown", "longest")) == numbers
         assert split["share"] == missing / len(found)
+        ids = load_indexed_dataset(f"{out}/bin/{split['split']}.de-en.{split['column']}")
+        assert missing == sum((row == 3).sum().item() for row in ids), "what the training reads"
     assert missing == 2  # ξ ξ
     assert record["splits"][0]["share"] > 0  # rare symbols of the training text
 

@@ -78,6 +78,7 @@ def test_a_dictionary_that_no_tokenizer_expresses(tmp_path, capsys):
     assert "a<s>b" in capsys.readouterr().out.partition("tokenizer      none, since ")[2].splitlines()[0]
     assert not {"tokenizer.json", "tokenizer_config.json"} & {path.name for path in checkpoint.output.iterdir()}
     assert "AutoTokenizer.from_pretrained" not in (checkpoint.output / "README.md").read_text()
+    assert "`decode` gives" not in (checkpoint.output / "README.md").read_text()
 
 
 # ---- subword-nmt, raw text and text in subwords
@@ -240,6 +241,9 @@ def test_codes_of_both_sides(tmp_path, moses_codes, capsys):
     record(checkpoint, "moses,bpe", ("de", "en"), codes=moses_codes)
     assert export_hf(checkpoint) == 0
     assert "Moses' words" in capsys.readouterr().out
+    card = " ".join((checkpoint.output / "README.md").read_text().split())
+    assert "`target` tokenizer's `decode` gives text" in card
+    assert "subwords are joined, words are put together" in card
     task = checkpoint.task
     for name, dictionary, cut in (
         ("", task.source_dictionary, "lo@@ w@@ er@@ &apos;s , lo@@ w ."),  # German, where Moses leaves 's
