@@ -34,6 +34,7 @@ setup(
             "hydra-submitit-launcher",  # examples/hydra
         ],
         "corpus": ["datatrove>=0.10", "pyarrow", "zstandard"],  # scripts/wikibooks, scripts/wmt14 on many machines
+        "ray": ["ray>=2.40"],  # these on a Ray cluster
         "bench": ["gensim", "transformers"],
     },
     entry_points={"console_scripts": ["embinit = embinit_fairseq.cli.main:main"]},

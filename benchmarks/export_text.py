@@ -1,9 +1,10 @@
-"""Count nasty raw lines whose ids differ between the recorded preparation, the hub, and an exported folder.
+"""Count nasty raw lines whose ids differ between the data of `embinit prepare`, the hub, and an exported folder.
 
     python benchmarks/export_text.py --checkpoint C.pt --data DATA --export DIR [--transformers SITE_PACKAGES ...]
 
-DATA has dict.txt and preparation.json; DIR is of `embinit export-hf`. Each SITE_PACKAGES is a folder with another
-version of transformers. Prints one line for each way: name, lines, lines with other ids than the preparation gives.
+DATA has dict.txt and preparation.json, with which the lines are prepared and binarised; DIR is of `embinit export-hf`.
+Each SITE_PACKAGES is a folder with another version of transformers. Prints one line for each way: name, lines, lines
+with other ids than the binarised data.
 """
 
 from __future__ import annotations
@@ -64,6 +65,19 @@ def exported_ids(folder: str, lines: list[str], packages: str | None) -> tuple[s
     return version, ids
 
 
+def prepared_ids(dictionary: str, lines: list[str]) -> list[list[int]]:
+    """Return the ids of the data that `embinit prepare` writes for the lines."""
+    from fairseq.data import Dictionary, data_utils
+
+    with tempfile.TemporaryDirectory() as place:
+        file, folder = Path(place, "test.txt"), Path(place, "data")
+        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        command = ["embinit", "prepare", str(file), "--dict", dictionary, "--output", str(folder), "--quiet"]
+        subprocess.run(command, capture_output=True, check=True)
+        data = data_utils.load_indexed_dataset(str(folder / "bin" / "test"), Dictionary.load(dictionary), "mmap")
+        return [ids.tolist() for ids in data]
+
+
 def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, required=True)
@@ -72,20 +86,18 @@ def main() -> None:
     parser.add_argument("--transformers", nargs="*", default=[], help="folders with other versions")
     parser.add_argument("--lines", type=int, default=2000)
     args = parser.parse_args()
-    import importlib
-
+    import embinit_fairseq  # noqa: F401  registers the models
     from embinit_fairseq.models.tupe import TupeModel
     from embinit_fairseq.vocab.dictionary import read_dictionary
 
-    importlib.import_module("embinit_fairseq")
-    sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-    tokens = importlib.import_module("tokens")  # the recipes' program
     dictionary = str(args.data / "dict.txt")
-    lines = nasty_lines(args.lines, list(read_dictionary(dictionary).symbols)[4:])
+    symbols = read_dictionary(dictionary).symbols[4:]
+    # text in which most lines have subwords is refused
+    lines = nasty_lines(args.lines, [symbol.replace("@@", "").strip("▁") for symbol in symbols])
     hub = TupeModel.from_pretrained(str(args.checkpoint.parent), args.checkpoint.name, str(args.data))
-    recipe = tokens.recorded_encoder(dictionary, "")
-    expected = [hub._ids(recipe(line)).tolist() for line in lines]
     ways = {"hub": [hub.encode(line).tolist() for line in lines]}
+    begins = ways["hub"][0][:-1]  # the first line is empty: what an input has in front
+    expected = [begins + ids for ids in prepared_ids(dictionary, lines)]
     for packages in (None, *args.transformers):
         version, ids = exported_ids(args.export, lines, packages)
         ways[f"export, transformers {version}"] = ids

@@ -23,8 +23,9 @@ import os
 import time
 from pathlib import Path
 
-from shards.tasks import Executor, Step
-from wikibooks.prepare import steps
+from shards.engines import Engine
+from shards.tasks import Step
+from wikibooks.steps import steps
 
 from embinit_fairseq.arguments import ArgumentParser
 
@@ -45,11 +46,11 @@ def main() -> None:
     for text in args.text:
         megabytes, output = str(round(text.stat().st_size / 1e6)), args.work / text.name
         output.mkdir(parents=True, exist_ok=True)
-        executor = Executor("pool", args.jobs, output, args.jobs, {})
+        engine = Engine("pool", args.jobs, output / "work" / "logs", args.jobs, {})
         measured = {row["step"] for row in rows if row["megabytes"] == megabytes}
         for step in steps(argparse.Namespace(input=[text], output=output, **OPTIONS)):
             if step.title not in measured:
-                rows.append({"megabytes": megabytes, "step": step.title} | measure(step, executor, output))
+                rows.append({"megabytes": megabytes, "step": step.title} | measure(step, engine, output))
                 with args.csv.open("w", newline="") as file:
                     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
                     writer.writeheader()
@@ -58,13 +59,13 @@ def main() -> None:
                 break
 
 
-def measure(step: Step, executor: Executor, output: Path) -> dict[str, str]:
+def measure(step: Step, engine: Engine, output: Path) -> dict[str, str]:
     """Run a step and return its columns."""
     size, number = size_of(output)
     start = time.perf_counter()
     child = os.fork()
     if not child:
-        executor.run([step])
+        engine.run([step])
         os._exit(0)
     _, status, usage = os.wait4(child, 0)
     if status:

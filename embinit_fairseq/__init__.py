@@ -1,7 +1,8 @@
 """Start transformers better: embedding initialisation, TUPE, Duo and vocabulary expansion for fairseq.
 
 `--user-dir embinit_fairseq` (or `import embinit_fairseq`) registers everything below with fairseq. Without fairseq:
-`load_vectors`, `embedding_matrix` and `init_embedding_` of `embinit_fairseq.embeddings`.
+`load_vectors`, `embedding_matrix` and `init_embedding_` (`embinit_fairseq.embeddings`), `expand` and `transfer`
+(`new_words`), `expand_hf` (`hf_models`).
 """
 
 from typing import TYPE_CHECKING
@@ -14,8 +15,10 @@ from embinit_fairseq.version import VERSION
 
 if TYPE_CHECKING:
     from embinit_fairseq.embeddings import Vectors, embedding_matrix, init_embedding_, load_vectors
+    from embinit_fairseq.hf_models import expand_hf
+    from embinit_fairseq.new_words import expand, transfer
 
-__all__ = ["Vectors", "embedding_matrix", "init_embedding_", "load_vectors"]
+__all__ = ["Vectors", "embedding_matrix", "expand", "expand_hf", "init_embedding_", "load_vectors", "transfer"]
 __version__ = VERSION
 
 #: Importing one of these registers what it defines.
@@ -39,7 +42,13 @@ register_with_fairseq(REGISTERING)
 def __getattr__(name: str):
     """Import the functions of `__all__` when they are used: numpy and the readers take longer than the rest."""
     if name in __all__:
-        from embinit_fairseq import embeddings
+        from embinit_fairseq import embeddings, hf_models, new_words
 
-        return getattr(embeddings, name)
+        module = {"expand": new_words, "transfer": new_words, "expand_hf": hf_models}.get(name, embeddings)
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the names, those that are imported when they are used included."""
+    return sorted({*globals(), *__all__})

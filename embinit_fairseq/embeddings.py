@@ -160,7 +160,7 @@ def embedding_matrix(
     """
     chosen = _checked_strategy(strategy, source, std, oov, match)
     check_seed(seed := int(seed), "seed")
-    vocabulary = _vocabulary(symbols, pad)
+    vocabulary = vocabulary_of_rows(symbols, pad)
     reading = None
     if chosen.needs_source and source is not None:
         with named_by("source "):
@@ -208,7 +208,7 @@ def init_embedding_(module: Any, symbols: Any, source: Any = None, strategy: str
             "module: numbers written to its weight would be lost; fill it before a parametrization (weight_norm), as "
             "module.float() if it has integers, and after module.to_empty(device='cpu') if it is on the device meta"
         )
-    vocabulary, pad = _vocabulary(symbols, None), module.padding_idx
+    vocabulary, pad = vocabulary_of_rows(symbols, None), module.padding_idx
     if "pad" not in options and pad is not None:
         if vocabulary.pad_row not in (None, pad):
             raise OptionError(
@@ -277,7 +277,7 @@ def _coverage(vocabulary: Vocabulary, matrix: np.ndarray, reading: Reading, oov:
 # ---- The symbols of the rows ----------------------------------------------------------------------------------------
 
 
-def _vocabulary(symbols: Any, pad: int | str | None) -> Vocabulary:
+def vocabulary_of_rows(symbols: Any, pad: int | str | None) -> Vocabulary:
     """Return the symbols of the rows, from a list, mapping, path, Dictionary or tokenizer."""
     if isinstance(symbols, Vocabulary):
         vocabulary = symbols

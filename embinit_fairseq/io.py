@@ -1,17 +1,21 @@
 """Read text and JSON, write files and folders, and describe the software and the machine.
 
 A file or folder is written under a temporary name in the same folder and moved by `os.replace` when it is complete, so
-that nothing half-written has a final name. A process that is killed may leave the temporary one.
+that nothing half-written has a final name. A process that is killed may leave the temporary one, which the next call
+names.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import difflib
 import errno
+import glob
 import hashlib
 import importlib.metadata
 import json
+import logging
 import os
 import platform
 import shutil
@@ -25,10 +29,18 @@ from typing import IO, Any, Union
 
 from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError, OutputError
 
+logger = logging.getLogger(__name__)
 PathLike = Union[str, "os.PathLike[str]"]
 
 #: packages whose versions a record names
 PACKAGES = ("torch", "numpy", "fairseq", "fairseq-compat", "embinit-fairseq", "sacrebleu", "hydra-core", "omegaconf")
+#: first bytes of a text -> its encoding; UTF-32 before UTF-16, whose mark begins it
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 #: parts of the RuntimeError that torch's writer raises when its file cannot be written
@@ -57,7 +69,7 @@ def read_lines(
                 try:
                     line = raw.decode("utf-8", errors)
                 except UnicodeDecodeError as cause:
-                    raise error(f"{where}:{number}: {_not_utf8(raw, cause)}") from cause
+                    raise error(f"{where}:{number}: {not_utf8(raw, number, cause.start)}") from cause
                 yield number, line.removesuffix("\n").removesuffix("\r")
     except OSError as cause:
         raise error(f"{where}: {_unreadable(path, cause)}") from cause
@@ -132,11 +144,26 @@ def _unreadable(path: PathLike, cause: OSError) -> str:
     return f"cannot be read ({cause.strerror}); check the path and its permissions"
 
 
-def _not_utf8(raw: bytes, cause: UnicodeDecodeError) -> str:
+def not_utf8(raw: bytes, number: int, at: int = 0) -> str:
+    """Return, for a message, what a line is that is not UTF-8, and the remedy.
+
+    Args:
+        raw: the line.
+        number: its 1-based number; the first one may begin with a mark.
+        at: position of the first wrong byte.
+    """
+    name = next((name for mark, name in _MARKS.items() if number == 1 and raw.startswith(mark)), "")
+    zeros = [raw[parity::2].count(b"\0") for parity in (0, 1)]
+    if not name and 4 * max(zeros) > len(raw) > 3:  # every other byte: Latin letters
+        name = "utf-16be" if zeros[0] > zeros[1] else "utf-16le"
+    if name:
+        return f"text in {name.upper()}, expected UTF-8; convert it: iconv -f {name} -t utf-8 FILE > NEW"
     if b"\0" in raw:
         return "a binary file, not text; check the path"
-    byte = raw[cause.start]
-    return f"not UTF-8 (byte 0x{byte:x}); if it is Latin-1, convert it: iconv -f latin1 -t utf-8 FILE > NEW"
+    return (
+        f"not UTF-8 (byte 0x{raw[at]:x}); convert it from its encoding: iconv -f latin1 -t utf-8 FILE > NEW (or from "
+        "cp1252, gb18030, shift_jis, ...)"
+    )
 
 
 def sha256(path: PathLike) -> str:
@@ -203,6 +230,7 @@ def whole_folder(
         OutputError: if the place is taken or cannot be written to.
     """
     folder = check_folder(path, force, ours, option=option)
+    _name_left(folder)
     with explained(path, option), _temporary(folder) as temporary:
         temporary.mkdir(parents=True)
         yield temporary
@@ -229,6 +257,12 @@ def _temporary(place: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def _name_left(place: Path) -> None:
+    """Name the temporary files of calls that were killed before they could remove them."""
+    for left in sorted(place.parent.glob(f"{glob.escape(Path(_prefix(place)).name)}{'[0-9a-f]' * 8}.tmp")):
+        logger.warning("%s is of a call that was killed, or still runs; if none runs, remove it: rm -r %s", left, left)
+
+
 def _prefix(place: Path) -> str:
     """Return how the temporary names of `place` begin."""
     return str(place.with_name(f".{place.name[:100]}."))
@@ -243,6 +277,7 @@ def check_file(path: PathLike, force: bool = False, inputs: Iterable[PathLike] =
         raise OutputError(f"{where}: there is no such folder; make it first (mkdir -p)")
     if os.path.isfile(path) and not force:
         raise OutputError(f"{where}: there is a file of this name; {_another(option)}, or add --force to replace it")
+    _name_left(Path(os.path.realpath(path)))
 
 
 def check_folder(

@@ -41,7 +41,7 @@ COMMANDS = {
     "train": TRAIN,
     "generate": "{root}/bin --path {root}/model/checkpoint_last.pt --gen-subset valid --cpu",
     "interactive": "{root}/bin --path {root}/model/checkpoint_last.pt --cpu",
-    "validate": "{root}/bin --path {root}/model/checkpoint_last.pt --cpu",
+    "validate": "{root}/bin --task translation --path {root}/model/checkpoint_last.pt --cpu",
     "eval_lm": f"{{root}}/lm --path {{root}}/lm_model/checkpoint_last.pt --gen-subset valid --cpu {LM}",
     "score": "--sys {root}/valid.en --ref {root}/valid.en",
 }

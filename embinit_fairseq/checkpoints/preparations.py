@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.checkpoints.reading import option_nodes
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.io import PathLike
 from embinit_fairseq.vocab.dictionary import read_dictionary
-from embinit_fairseq.vocab.preparation_options import parse_steps, suggested, written
+from embinit_fairseq.vocab.preparation_options import in_language, language_in, parse_steps, suggested, written
 from embinit_fairseq.vocab.preparation_record import (
     FILE,
     FLAGS,
     Recorded,
+    given_by,
+    own_record,
     read_preparation,
     recorded_in,
     records_of_data,
@@ -35,20 +38,31 @@ def find_preparation(dictionary: PathLike, state: Mapping[str, Any]) -> Recorded
         state: content of the checkpoint, which may have one, too.
 
     Raises:
-        DataError: a record is damaged, or the one in the folder is of another dictionary.
+        DataError: a record is damaged, or is of another dictionary of this name.
     """
     if (recorded := read_preparation(dictionary)) is not None:
         return recorded
     entries = entries_in(state)
-    own = symbols_hash(read_dictionary(dictionary).symbols) if entries else ""
-    candidates = (recorded_in(entry, f"{FILE} in the checkpoint ({name})") for name, entry in entries.items())
-    return next((recorded for recorded in candidates if recorded.symbols == own), None)
+    own, file = symbols_hash(read_dictionary(dictionary).symbols) if entries else "", Path(dictionary)
+    recorded_by = {name: recorded_in(entry, f"{FILE} in the checkpoint ({name})") for name, entry in entries.items()}
+    matching = {name: recorded for name, recorded in recorded_by.items() if recorded.symbols == own}
+    if file.name in entries and file.name not in matching:
+        raise DataError(f"{file}: the {FILE} in the checkpoint is of another {file.name}; {own_record(file)}")
+    return matching.get(file.name) or _renamed(file.name, [*matching.values()])
+
+
+def _renamed(name: str, matching: Sequence[Recorded]) -> Recorded | None:
+    """Return the record of a dictionary that had another name; None if its text may be in another language."""
+    if len({json.dumps(recorded.steps) for recorded in matching}) != 1:
+        return None
+    steps, lang = [*matching[0].steps], language_in(name)
+    return matching[0] if not lang or in_language(steps, lang) in (None, steps) else None
 
 
 def entries_in(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return name of a dictionary -> entry of the record in the content of a checkpoint."""
     texts = [node[OPTION] for node in option_nodes(state) if isinstance(node.get(OPTION), str)]
-    return {name: entry for text in texts for name, entry in _parsed(text).items()}
+    return {name: entry for text in texts for name, entry in records_in(text).items()}
 
 
 def records_for_checkpoints(task: Any) -> str | None:
@@ -80,9 +94,9 @@ def stated_steps(
     for option, name in (("codes", "bpe"), ("model", "sentencepiece")):
         if option in content and not any(step["step"] in ("bpe", "sentencepiece") for step in steps):
             steps.append({"step": name})
-    for option, given_by in FLAGS.items():
+    for option in FLAGS:
         if option not in content and any(option in STEPS[step["step"]].content for step in steps):
-            raise OptionError(f"{flag} {text}: needs the file of its subwords; give it by {given_by}")
+            raise OptionError(f"{flag} {text}: needs the file of its subwords; give it by {given_by(option)}")
     return steps
 
 
@@ -118,7 +132,8 @@ def unknown_preparation(what: str, flag: str, symbols: Collection[str], is_trans
     )
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def records_in(text: str) -> dict[str, Any]:
+    """Return name of a dictionary -> entry of the records in a checkpoint."""
     try:
         entries = json.loads(text)
     except ValueError as error:

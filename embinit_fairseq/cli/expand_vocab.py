@@ -119,7 +119,8 @@ def render(record: dict[str, Any]) -> str:
     lines += [
         f"also expanded  {_also(record)}",
         written_files(record),
-        "next           binarise text with these dictionaries, or copy them into the folder of the binarised data",
+        "next           binarise text with these dictionaries, or copy them to the binarised data, with "
+        "preparation.json and the files it names",
         *_segmentation(record),
         *preparation_lines(record),
     ]

@@ -14,6 +14,9 @@ from embinit_fairseq.cli.records import at_least, request_of, show, table
 from embinit_fairseq.io import cores
 from embinit_fairseq.vocab.preparation_options import steps_help
 
+#: share of <unk> from which on a line says what to do
+_MANY_UNKNOWN = 0.1
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -64,19 +67,26 @@ def run(args: argparse.Namespace) -> int:
 
 def render(record: dict[str, Any]) -> str:
     """Return the summary for people."""
-    rows = [["prepared", "lines", "symbols", "longest", "<unk>"]]
+    rows, unknown = [["prepared", "lines", "symbols", "longest", "<unk>"]], []
     for split in record["splits"]:
         numbers = (split["sentences"], split["tokens"], split["longest"])
         name = ".".join(filter(None, (split["split"], split["column"])))
         rows.append([name, *(f"{number:,}" for number in numbers), f"{split['share']:.2%}"])
+        if split["share"] > _MANY_UNKNOWN:
+            unknown.append(
+                f"attention      {name}: {split['share']:.0%} are <unk>; if words are rare, add subwords (bpe, "
+                "sentencepiece) to --steps; with --dict, give text of its kind"
+            )
     steps = dict.fromkeys(record["steps"].values())
-    lines = [*table(rows), "", f"steps          {', '.join(steps)}"]
+    lines = [*table(rows), *unknown, "", f"steps          {', '.join(steps)}"]
     if (learned := record["learned"]) is not None:
         fewer = f" (of {learned['asked']:,}: no more in this text)" if learned["made"] < learned["asked"] else ""
         lines.append(f"subwords       {learned['file']}: {learned['made']:,} learned{fewer}")
     sizes = ", ".join(f"{name} {size:,}" for name, size in record["dictionaries"].items())
     lines.append(f"dictionaries   {sizes} symbols, with <s>, <pad>, </s>, <unk>")
     if record["classes"]:
-        lines.append(f"classes        {', '.join(record['classes'])}")
+        about = [f"of {record['label_dictionary']}"] if record["label_dictionary"] else []
+        about += ["_ for spaces"] if record["spaces_in_classes"] else []
+        lines.append(" ".join([f"classes        {', '.join(record['classes'])}", *(f"({text})" for text in about)]))
     lines.append(f"written        {record['output']}: bin (with preparation.json), text")
     return "\n".join([*lines, f"next           {record['next']}"])

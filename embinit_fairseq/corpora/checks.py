@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
-from embinit_fairseq.corpora.sources import OTHER_ENDS, SHOWN, Source, has_mark, shown_lines
+from embinit_fairseq.corpora.reading import SHOWN, has_mark, shown_lines
+from embinit_fairseq.corpora.sources import OTHER_ENDS, Source
 from embinit_fairseq.errors import DataError
+from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS
 
 #: share of lines with marks of subwords from which on a text is no raw text; single lines may quote subwords
 _SEGMENTED_TEXT = 0.25
@@ -22,14 +26,23 @@ LONG = 1000
 _SYMBOL = re.compile(r"<(?:s|/s|pad|unk|mask)>")
 _SEGMENTED = re.compile(r"\S@@(?=\s|$)|▁")
 _ESCAPED = re.compile(r"&(?:apos|quot|amp|lt|gt|#\d+);|(?<!\S)@[-,.]@(?!\S)")
+#: control characters but for the tab, soft hyphen, zero-width space, word joiner, byte-order mark: no joiners, which
+#: Persian and Hindi need
+_HIDDEN = re.compile("[\0-\b\x0e-\x1b\x7f\xad\u200b\u2060\ufeff]")
+_NO_WORDS = re.compile(rf"(?:\s|{_HIDDEN.pattern})*")
+#: the sign for a character that was lost; C1 controls; UTF-8 that was read as Latin-1 or cp1252 (Ã¤, â€œ)
+_GARBLED = re.compile("[\ufffd\x80-\x84\x86-\x9f]|[ÂÃ][\x80-\xbf]|â€")
 #: name -> True for a line that has it
 _ODD = {
-    "empty": lambda line: not line.strip(),
+    "empty": lambda line: _NO_WORDS.fullmatch(line) is not None,
     "long": lambda line: len(line.split()) > LONG,
     "CR": lambda line: OTHER_ENDS.search(line) is not None,
     "symbols": lambda line: _SYMBOL.search(line) is not None,
     "segmented": lambda line: _SEGMENTED.search(line) is not None,
     "tokenised": lambda line: _ESCAPED.search(line) is not None,
+    "hidden": lambda line: _HIDDEN.search(line) is not None,
+    "garbled": lambda line: _GARBLED.search(line) is not None,
+    "decomposed": lambda line: not unicodedata.is_normalized("NFC", line),
 }
 #: what the columns of the table count, for people
 MEANING = {
@@ -39,6 +52,9 @@ MEANING = {
     "symbols": "<s>, </s>, <pad>, <unk> or <mask> in writing",
     "segmented": "subwords (@@ or ▁)",
     "tokenised": "escapes or @-@ of a tokeniser",
+    "hidden": "characters that nobody sees (NUL, soft hyphen, zero-width space)",
+    "garbled": "characters of another encoding (� Ã¤ â€œ)",
+    "decomposed": "letters and accents that are not composed (NFC)",
 }
 
 
@@ -52,7 +68,7 @@ class Checked:
         doubled: number of lines that occurred before.
         mark: the file begins with a byte-order mark.
         odd: name of a kind (see MEANING) -> (number of lines, numbers of the first ones).
-        classes: label -> its number, of a column with labels.
+        labels: label -> line of its first occurrence, of a column with labels.
     """
 
     source: Source
@@ -60,7 +76,7 @@ class Checked:
     doubled: int = 0
     mark: bool = False
     odd: dict[str, tuple[int, list[int]]] = field(default_factory=dict)
-    classes: Counter[str] = field(default_factory=Counter)
+    labels: dict[str, int] = field(default_factory=dict)
 
     def entry(self) -> dict[str, Any]:
         """Return the numbers, for the record."""
@@ -75,10 +91,10 @@ def check_source(source: Source) -> Checked:
     found: dict[str, list[int]] = {name: [] for name in _ODD}
     counts: Counter[str] = Counter()
     hashes = array("q")  # eight bytes per line: memory for a hundred million lines
-    for number, line in enumerate(source.raw_lines(), 1):
-        checked.lines = number
-        if source.column == "label":
-            checked.classes[line.strip()] += 1
+    for number, line in source.raw_texts():
+        checked.lines += 1
+        if source.is_label:
+            checked.labels.setdefault(line.strip(), number)
             continue
         hashes.append(hash(line))
         for name, is_odd in _ODD.items():
@@ -93,13 +109,16 @@ def check_source(source: Source) -> Checked:
     return checked
 
 
-def check_together(checked: Sequence[Checked], is_segmented_later: bool, is_regression: bool) -> list[str]:
+def check_together(
+    checked: Sequence[Checked], is_segmented_later: bool, is_regression: bool, trained: Sequence[str] | None = None
+) -> list[str]:
     """Return the classes of the labels; raise DataError for texts that do not belong together, or cannot be prepared.
 
     Args:
         checked: all sources.
         is_segmented_later: the steps make subwords.
         is_regression: labels are numbers.
+        trained: the classes of the trained model for which the texts are prepared.
     """
     for split in {one.source.split: None for one in checked}:
         first, *others = [one for one in checked if one.source.split == split]
@@ -116,46 +135,71 @@ def check_together(checked: Sequence[Checked], is_segmented_later: bool, is_regr
                 f"{one.source}: found subwords in {shown_lines(numbers, count)}, expected raw text; give it before its "
                 "segmentation, or leave the subwords out of --steps"
             )
-    return _classes([one for one in checked if one.source.column == "label"], is_regression)
+    labelled = [one for one in checked if one.source.is_label]
+    _check_labels(labelled, is_regression)
+    return [] if is_regression or not labelled else _classes(labelled, trained)
 
 
-def _classes(labels: Sequence[Checked], is_regression: bool) -> list[str]:
-    if not labels:
-        return []
-    if is_regression:
-        for one in labels:
-            if wrong := [label for label in one.classes if not _is_number(label)]:
-                raise DataError(
-                    f"{one.source}: the label {wrong[0][:60]!r} must be a number; leave --regression out if labels "
-                    "are classes"
-                )
-        return []
-    trained = {label for one in labels if one.source.split == "train" for label in one.classes}
-    for one in labels:
-        if wrong := [label for label in one.classes if len(label.split()) != 1]:
-            raise DataError(f"{one.source}: the label {wrong[0][:60]!r} must be one word; write _ for spaces")
-        if new := sorted(one.classes.keys() - trained):
-            raise DataError(
-                f"{one.source}: the class {new[0][:60]} is not in the training text, which has "
-                f"{', '.join(sorted(trained))[:100]}; add examples of it, or give --regression if labels are numbers"
-            )
-    if len(trained) < 2:
-        raise DataError(f"{labels[0].source}: found one class, {min(trained)[:60]}; expected two or more")
-    if all(label.removeprefix("-").isdecimal() for label in trained):
-        return sorted(trained, key=int)
-    return sorted(trained)
+def class_of(label: str) -> str:
+    """Return a label as a symbol of fairseq's dictionary, which has no spaces."""
+    return "_".join(label.split())
 
 
-def _is_number(label: str) -> bool:
+def _check_labels(labelled: Sequence[Checked], is_regression: bool) -> None:
+    """Raise DataError, with the line, for a label that cannot be a number, or a class."""
+    spellings: dict[Decimal | str, str] = {}
+    for one in labelled:
+        for label, number in one.labels.items():
+            spelling, where = _spelling(label), f"{one.source.path}:{number}: the label {label[:60]!r}"
+            if spelling == "":
+                raise DataError(f"{where} is empty; write it, or remove the line")
+            if is_regression and isinstance(spelling, str):
+                raise DataError(f"{where} must be a number; leave --regression out if labels are classes")
+            if is_regression:
+                continue
+            if label in SPECIAL_SYMBOLS:
+                raise DataError(f"{where} is a special symbol of fairseq; give the class another name")
+            if (other := spellings.setdefault(spelling, label)).split() != label.split():
+                raise DataError(f"{where} is the class {other[:60]!r} in another spelling; write both in one")
+
+
+def _spelling(label: str) -> Decimal | str:
+    """Return a key that labels share if people read the same: 1, 01 and 1.0; composed accents or not; _ for spaces."""
     try:
-        return math.isfinite(float(label))
+        if math.isfinite(float(label)):
+            return Decimal(label)
     except ValueError:
-        return False
+        pass
+    seen = (one for one in unicodedata.normalize("NFKC", class_of(label)) if unicodedata.category(one) != "Cf")
+    return "".join(seen)
+
+
+def _classes(labelled: Sequence[Checked], trained: Sequence[str] | None) -> list[str]:
+    """Return the classes: of a trained model in its order, else those of the training text, sorted."""
+    training = {class_of(label) for one in labelled if one.source.split == "train" for label in one.labels}
+    classes, where = sorted(training), "the training text"
+    remedy = "add examples of it, or give --regression if labels are numbers"
+    if trained is not None:
+        classes, where = list(trained), "label/dict.txt of the classifier with --dict"
+        remedy = "correct it (for a new classifier: cp -r DATA NEW; rm -r NEW/label; --dict NEW/input0/dict.txt)"
+    known = {*classes}
+    for one in labelled:
+        for label, number in one.labels.items():
+            if class_of(label) not in known:
+                raise DataError(
+                    f"{one.source.path}:{number}: the class {class_of(label)[:60]} is not in {where}, which has "
+                    f"{', '.join(classes)[:100]}; {remedy}"
+                )
+    if trained is not None:
+        return classes
+    if len(classes) < 2:
+        raise DataError(f"{labelled[0].source}: found one class, {classes[0][:60]}; expected two or more")
+    return sorted(classes, key=int) if all(label.removeprefix("-").isdecimal() for label in classes) else classes
 
 
 def table_rows(checked: Sequence[Checked]) -> list[list[str]]:
     """Return the table of what was found: a heading, then a row per source."""
-    texts = [one for one in checked if one.source.column != "label"]
+    texts = [one for one in checked if not one.source.is_label]
     rows = [["text", "lines", *_ODD, "doubled", "BOM"]]
     for one in texts:
         counts = [one.lines, *(one.odd[name][0] for name in _ODD), one.doubled]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq.corpora.sources import PLAIN, Columns, Source, find_sources, kind_of
+from embinit_fairseq.corpora.reading import suffix_of
+from embinit_fairseq.corpora.sources import LABEL, PLAIN, Columns, Source, find_sources
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import check_folder, check_is_file, check_place
 from embinit_fairseq.vocab.dictionary import read_dictionary
-from embinit_fairseq.vocab.preparation_options import parse_steps, suggested, written
+from embinit_fairseq.vocab.preparation_options import in_language, parse_steps, suggested, written
 from embinit_fairseq.vocab.preparation_record import FILE, FLAGS, contents, libraries, read_preparation
 from embinit_fairseq.vocab.steps import STEPS, Preparation
 
@@ -57,7 +58,8 @@ class Column:
         name: of the column.
         lang: language of its text.
         shares: name of the column whose dictionary it has.
-        dictionary: path of the dictionary that the user gives.
+        dictionary: path of the dictionary that the user gives, or of its copy that has this language's record.
+        has_other_record: the dictionary is of both languages, and its record is of the other one.
         steps, files, preparation: see `Recorded`.
     """
 
@@ -65,6 +67,7 @@ class Column:
     lang: str
     shares: str
     dictionary: str | None = None
+    has_other_record: bool = False
     steps: list[dict[str, Any]] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     preparation: Preparation = field(default_factory=Preparation)
@@ -72,17 +75,24 @@ class Column:
 
 @dataclass
 class Plan:
-    """What is to be done. learns: `bpe` or `sentencepiece` if subwords are learned, else ``."""
+    """What is to be done.
+
+    Args:
+        request, sources, columns: see there.
+        learns: `bpe` or `sentencepiece` if subwords are learned, else ``.
+        label_dictionary: of the trained classifier for which the texts are prepared.
+    """
 
     request: PrepareRequest
     sources: list[Source]
     columns: dict[str, Column]
     learns: str = ""
+    label_dictionary: str | None = None
 
     @property
     def task(self) -> str:
         """The task of fairseq-train."""
-        if any(source.column == "label" for source in self.sources):
+        if any(source.is_label for source in self.sources):
             return "sentence_prediction"
         return "translation" if len(self.columns) == 2 else "language_modeling"
 
@@ -108,56 +118,89 @@ def make_plan(request: PrepareRequest) -> Plan:
     read: list[str | Path] = [*(source.path for source in sources), *filter(None, files)]
     check_folder(request.output, request.force, OURS, read)
     check_place(request.output)
-    names = list(dict.fromkeys(source.column for source in sources if source.column != "label"))
+    names = list(dict.fromkeys(source.column for source in sources if not source.is_label))
     if request.regression and request.label_column is None:
         raise OptionError("--regression: for numbers as labels; name their column by --label-column")
     plan = Plan(request, sources, {name: Column(name, _lang(name, request, sources), name) for name in names})
     _choose_dictionaries(plan)
-    if request.dictionary is None and not any(source.split == "train" for source in sources):
-        raise OptionError("TEXT: no training text, of which the dictionary is made; name it train=FILE, or give --dict")
+    _check_training_text(plan)
     for column in plan.columns.values():
         _choose_steps(column, plan)
     return plan
 
 
 def _lang(name: str, request: PrepareRequest, sources: Sequence[Source]) -> str:
-    """Return the language of a column for the steps that depend on one."""
-    suffix = kind_of(sources[0].path) if sources[0].field is None else ""
-    candidate = name if name and not name.startswith("input") else request.source_lang or suffix
-    return candidate[:2] if candidate not in PLAIN and re.match(r"[a-z]{2}(?![A-Za-z])", candidate) else "en"
+    """Return the language of a column: its name, else as the user says, else as the files end, else English."""
+    if name and request.label_column is None:
+        return name
+    suffix = suffix_of(sources[0].path) if sources[0].field is None else ""
+    return request.source_lang or ("en" if suffix.lower() in PLAIN else suffix)
+
+
+def _check_training_text(plan: Plan) -> None:
+    """Raise OptionError if a dictionary, or classes, must be made of training text and there is none."""
+    request = plan.request
+    if any(source.split == "train" for source in plan.sources):
+        return
+    if request.dictionary is None:
+        raise OptionError("TEXT: no training text, of which the dictionary is made; name it train=FILE, or give --dict")
+    if plan.task == "sentence_prediction" and not request.regression and plan.label_dictionary is None:
+        raise OptionError(
+            "TEXT: no training text, which says what the classes are; name it train=FILE, or give the classifier's "
+            "--dict DATA/input0/dict.txt, so that DATA/label/dict.txt says them"
+        )
+
+
+def _label_dictionary(request: PrepareRequest) -> str | None:
+    """Return the dictionary of the classes of a trained classifier, whose --dict is DATA/input0/dict.txt."""
+    if request.label_column is None or request.regression or request.dictionary is None:
+        return None
+    folder = Path(os.path.abspath(request.dictionary)).parent
+    file = folder.with_name(LABEL) / "dict.txt"
+    return os.path.relpath(file) if folder.name in ("input0", "input1") and file.is_file() else None
 
 
 def _choose_dictionaries(plan: Plan) -> None:
-    request, names = plan.request, list(plan.columns)
-    is_pair = plan.task == "translation"
-    if not is_pair and (request.joined_dictionary or request.target_dict is not None):
-        flag = "--joined-dictionary" if request.joined_dictionary else "--target-dict"
-        raise OptionError(f"{flag}: for text in two languages; leave it out")
-    if request.target_dict is not None and (request.joined_dictionary or request.dictionary is None):
-        raise OptionError("--target-dict: together with --dict, of the source, and without --joined-dictionary")
-    if is_pair and request.dictionary is not None and request.target_dict is None and not request.joined_dictionary:
-        raise OptionError("--dict: of the source; give --target-dict, too, or --joined-dictionary if it is of both")
-    if request.label_column is not None and not any(source.split == "train" for source in plan.sources):
-        raise OptionError("TEXT: no training text, which says what the classes are; name it train=FILE")
-    for flag, path in (("--dict", request.dictionary), ("--target-dict", request.target_dict)):
-        if path is not None:
-            check_is_file(path, flag)
+    """Set the dictionaries of all columns."""
+    request, names, is_pair = plan.request, list(plan.columns), plan.task == "translation"
+    _check_dictionaries(request, is_pair)
+    plan.label_dictionary = _label_dictionary(request)
+    is_one = request.joined_dictionary or request.dictionary == request.target_dict
+    suffix = suffix_of(plan.sources[0].path)
     for at, column in enumerate(plan.columns.values()):
         is_shared = request.joined_dictionary or not is_pair
         column.shares = names[0] if is_shared else column.name
         column.dictionary = request.dictionary if is_shared or not at else request.target_dict
-        if column.dictionary is not None and at and request.joined_dictionary:
-            column.dictionary = _other_side(column.dictionary, column.name)
+        if column.dictionary is not None and (is_pair or column.lang in (request.source_lang, suffix)):
+            column.dictionary = _copy_of(column.dictionary, column.lang, request.joined_dictionary)
+            column.has_other_record = is_pair and is_one and Path(column.dictionary).name != f"dict.{column.lang}.txt"
 
 
-def _other_side(dictionary: str, lang: str) -> str:
-    """Return the copy of a joined dictionary that has the record of the other language; without one, the dictionary."""
+def _check_dictionaries(request: PrepareRequest, is_pair: bool) -> None:
+    """Raise OptionError if the options of dictionaries do not fit the texts, or each other."""
+    given, other, joined = request.dictionary, request.target_dict, request.joined_dictionary
+    of_pairs = {"--joined-dictionary": joined, "--target-dict": other, "--target-lang": request.target_lang}
+    if not is_pair and (unused := [flag for flag, value in of_pairs.items() if value]):
+        raise OptionError(f"{unused[0]}: for text in two languages; leave it out")
+    if other and (joined or not given):
+        raise OptionError("--target-dict: together with --dict, of the source, and without --joined-dictionary")
+    if is_pair and given and not (other or joined):
+        raise OptionError("--dict: of the source; give --target-dict, too, or --joined-dictionary if it is of both")
+    for flag, path in (("--dict", given), ("--target-dict", other)):
+        if path is not None:
+            check_is_file(path, flag)
+
+
+def _copy_of(dictionary: str, lang: str, is_joined: bool) -> str:
+    """Return the copy of a dictionary of two languages that has the record of `lang`; without one, the dictionary."""
     copy = Path(dictionary).with_name(f"dict.{lang}.txt")
     if not copy.is_file():
         return dictionary
-    if read_dictionary(copy).symbols != read_dictionary(dictionary).symbols:
+    if read_dictionary(copy).symbols == read_dictionary(dictionary).symbols:
+        return str(copy)
+    if is_joined:
         raise OptionError(f"--joined-dictionary: {copy} has other symbols than {dictionary}; give it by --target-dict")
-    return str(copy)
+    return dictionary
 
 
 def _choose_steps(column: Column, plan: Plan) -> None:
@@ -172,6 +215,9 @@ def _choose_steps(column: Column, plan: Plan) -> None:
             raise OptionError(f"--steps {said}: the {FILE} next to {column.dictionary} says {own}; leave --steps out")
         column.preparation = recorded.preparation(symbols, given)
         column.files = {name: recorded.path_of(name, given.get(name)) for name in recorded.files}
+        if column.has_other_record:
+            column.steps = _in_language(column, own)
+            column.preparation = Preparation(column.steps, contents(column.files, symbols))
     elif request.steps is None:
         looks = f" (the dictionary looks like {suggested(symbols, len(plan.columns) == 2)})" if symbols else ""
         raise OptionError(
@@ -188,6 +234,17 @@ def _choose_steps(column: Column, plan: Plan) -> None:
         column.preparation.parts("")
         if not plan.learns:
             column.preparation("")
+
+
+def _in_language(column: Column, own: str) -> list[dict[str, Any]]:
+    """Return the steps that are recorded for the other language, with the rules of the column's; own: as written."""
+    if (steps := in_language(column.steps, column.lang)) is not None:
+        return steps
+    raise OptionError(
+        f"--dict {column.dictionary}: its steps ({own}) are recorded for another language, and {column.lang} is not "
+        "the code of a known one; give the dictionary of each language by --dict and --target-dict, or let the names "
+        "of the texts end in codes of languages"
+    )
 
 
 def _given_files(request: PrepareRequest) -> dict[str, str]:

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.corpora import binary
-from embinit_fairseq.corpora.checks import Checked, check_source, check_together
+from embinit_fairseq.corpora.checks import Checked, check_source, check_together, class_of
 from embinit_fairseq.corpora.plan import LEARNED, OURS, Column, Plan
-from embinit_fairseq.corpora.sources import Source
+from embinit_fairseq.corpora.sources import LABEL, Source
 from embinit_fairseq.corpora.subwords import MOST_LINES, learn_codes, learn_model
 from embinit_fairseq.corpora.workers import SEPARATOR, parts_of, segmented, symbols_of, workers
 from embinit_fairseq.io import whole_folder
+from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.preparation_options import written
 from embinit_fairseq.vocab.preparation_record import contents, tried, write_preparation
 from embinit_fairseq.vocab.steps import STEPS, Preparation
@@ -37,7 +38,11 @@ def check_texts(plan: Plan) -> tuple[list[Checked], list[str]]:
     """Read all texts once; return what was found, and the classes; raise DataError for what cannot be prepared."""
     checked = [check_source(source) for source in plan.sources]
     makes_subwords = any(STEPS[step["step"]].subwords for column in plan.columns.values() for step in column.steps)
-    return checked, check_together(checked, makes_subwords, plan.request.regression)
+    trained = None
+    if plan.label_dictionary is not None:
+        labels = read_dictionary(plan.label_dictionary)
+        trained = [symbol for symbol, is_class in zip(labels.symbols, labels.regular) if is_class]
+    return checked, check_together(checked, makes_subwords, plan.request.regression, trained)
 
 
 def prepare(plan: Plan, checked: Sequence[Checked], classes: Sequence[str], bars: Bars) -> dict[str, Any]:
@@ -67,6 +72,8 @@ def prepare(plan: Plan, checked: Sequence[Checked], classes: Sequence[str], bars
         "dictionaries": sizes,
         "splits": splits,
         "classes": list(classes),
+        "label_dictionary": plan.label_dictionary,
+        "spaces_in_classes": bool(classes) and any(" " in label for one in checked for label in one.labels),
         "next": _next(plan, classes),
     }
 
@@ -76,7 +83,7 @@ def _text_file(folder: Path, source: Source) -> Path:
 
 
 def _texts(plan: Plan) -> list[Source]:
-    return [source for source in plan.sources if source.column != "label"]
+    return [source for source in plan.sources if not source.is_label]
 
 
 def _write(chunks: Iterable[Any], path: Path, bar: Any) -> Counter[str]:
@@ -141,8 +148,8 @@ def _write_texts(plan: Plan, folder: Path, lines: dict[Source, int], bars: Bars)
             if source.split == "train":
                 counts[plan.columns[source.column].shares].update(found)
     for source in plan.sources:
-        if source.column == "label":
-            labels = "".join(f"{label.strip()}\n" for label in source.lines())
+        if source.is_label:
+            labels = "".join(f"{class_of(label)}\n" for label in source.lines())
             _text_file(folder, source).write_text(labels, encoding="utf-8")
     return counts
 
@@ -168,7 +175,8 @@ def _binarise(
             )
         made[name] = made[column.shares]
     if plan.task == "sentence_prediction" and not request.regression:
-        made["label"] = binary.label_dictionary(classes)
+        labels = plan.label_dictionary
+        made[LABEL] = binary.label_dictionary(classes) if labels is None else binary.load_dictionary(labels)
     for name, dictionary in made.items():
         file = data / plan.dictionary_file(name)
         file.parent.mkdir(exist_ok=True)
@@ -179,8 +187,8 @@ def _binarise(
         if source.column not in made:  # numbers: fairseq reads them as text
             prefix.parent.mkdir(exist_ok=True)
             prefix.with_name(f"{prefix.name}.label").write_bytes(text.read_bytes())
-        elif source.column == "label":
-            binary.binarise(text, made["label"], prefix, 1)
+        elif source.is_label:
+            binary.binarise(text, made[LABEL], prefix, 1)
         else:
             numbers = binary.binarise(text, made[source.column], prefix, request.jobs)
             splits.append({"split": source.split, "column": source.column, **numbers._asdict(), "share": numbers.share})
@@ -207,14 +215,23 @@ def _first_pairs(plan: Plan, folder: Path, column: Column) -> list[tuple[str, st
 
 
 def _next(plan: Plan, classes: Sequence[str]) -> str:
-    """Return the beginning of the command that trains on the folder."""
-    data = f"fairseq-train {plan.request.output}/bin --user-dir embinit_fairseq --task {plan.task}"
+    """Return the beginning of the command that reads the folder: a training, or without training text a test."""
+    splits = [source.split for source in plan.sources]
+    trains, test = "train" in splits, min(splits)  # rather than valid
+    task, data = f"--user-dir embinit_fairseq --task {plan.task}", f"{plan.request.output}/bin"
     if plan.task == "sentence_prediction":
         kind = "--num-classes 1 --regression-target" if plan.request.regression else f"--num-classes {len(classes)}"
-        return (
-            f"{data} --init-token 0 --separator-token 2 {kind} --criterion sentence_prediction --arch roberta_base ..."
-        )
+        tokens = "--init-token 0 --separator-token 2" if len(plan.columns) == 2 else "--init-token 0"
+        task = f"{task} {tokens} {kind} --criterion sentence_prediction"
+        if trains:
+            return f"fairseq-train {data} {task} --arch roberta_base ..."
+        return f"fairseq-validate {data} {task} --valid-subset {test} --path MODEL.pt ..."
     if plan.task == "translation":
         source, target = plan.columns
-        return f"{data} --source-lang {source} --target-lang {target} --arch transformer_iwslt_de_en ..."
-    return f"{data} --arch transformer_lm ... (--task masked_lm --arch roberta_base ...)"
+        task = f"{task} --source-lang {source} --target-lang {target}"
+        if trains:
+            return f"fairseq-train {data} {task} --arch transformer_iwslt_de_en ..."
+        return f"fairseq-generate {data} {task} --gen-subset {test} --path MODEL.pt ..."
+    if trains:
+        return f"fairseq-train {data} {task} --arch transformer_lm ... (--task masked_lm --arch roberta_base ...)"
+    return f"fairseq-eval-lm {data} {task} --gen-subset {test} --path MODEL.pt ..."

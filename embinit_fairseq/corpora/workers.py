@@ -13,7 +13,6 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from embinit_fairseq.errors import DataError, EmbinitError
-from embinit_fairseq.vocab.cleaning import restore
 from embinit_fairseq.vocab.steps import Preparation
 
 #: lines that a process is given at a time
@@ -52,11 +51,6 @@ def parts_of(prepare: Preparation, lines: list[str]) -> list[list[str]]:
 def segmented(prepare: Preparation, lines: list[str]) -> list[list[str]]:
     """Return the symbols of texts that `parts_of` made."""
     return [[symbol for part in line.split(SEPARATOR) for symbol in prepare.segment(part)] for line in lines]
-
-
-def learnable_words(text: str) -> Iterator[str]:
-    """Yield the words of a text of parts from which subwords are learned, without symbols such as <url>."""
-    return (word for word in text.split() if restore(word) == word)
 
 
 @contextlib.contextmanager
@@ -106,7 +100,7 @@ def _prepare(how: Callable[..., list[list[str]]], column: str, lines: list[str])
         _Process.preparations = {name: copy.copy(one) for name, one in _Process.preparations.items()}
     texts = how(_Process.preparations[column], lines)
     if how is parts_of:
-        counts = Counter(word for (text,) in texts for word in learnable_words(text))
+        counts = Counter(word for (text,) in texts for word in text.split())  # a symbol has one character: no merges
     else:
         counts = Counter(symbol for symbols in texts for symbol in symbols)
         if wrong := next((symbol for symbol in counts if symbol.split() != [symbol]), None):

@@ -26,6 +26,7 @@ from embinit_fairseq.interop.remote import code_files
 from embinit_fairseq.interop.trained import TARGET, Side, Trained
 from embinit_fairseq.interop.verify import DifferentOutput
 from embinit_fairseq.io import read_json, read_lines
+from embinit_fairseq.vectors.hf_vocab import EXPORTED_CLASS, EXPORTED_FILES
 from embinit_fairseq.vocab.cleaning import MASK
 from embinit_fairseq.vocab.dictionary import is_filler, is_number, vocabulary_of
 from embinit_fairseq.vocab.preparation_options import GLUED, suggested
@@ -45,8 +46,6 @@ TOKENIZER_FILES = (
     *("subwords.json", "preparation.py", "vocab.json", "merges.txt"),  # preparation.py: of earlier exports
     *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "chat_template.jinja"),
 )
-#: option of a step -> the file of its content
-_FILES = {"codes": "bpe.codes", "glossary": "glossary.txt", "model": "spiece.model", "tokenizer": "subwords.json"}
 _TEXT, _GPT2 = "--verify-text", "--gpt2-bpe"
 #: number of made-up lines
 _LINES = 200
@@ -320,15 +319,17 @@ def _python(request: ExportRequest, side: Side) -> Tokenizer:
     text = _user_text(request, side, ("raw",))
     content = prepare.content
     files: dict[str, str | bytes] = {"vocab.txt": "".join(f"{symbol}\n" for symbol in side.symbols)}
-    files |= {name: content[option] for option, name in _FILES.items() if content.get(option) is not None}
+    files |= {name: content[option] for option, name in EXPORTED_FILES.items() if content.get(option) is not None}
     files |= code_files("interop.remote.tokenization_tupe", "vocab.steps", "vocab.cleaning")
-    files["tokenizer_config.json"] = _config(side, "TupeTokenizer", prepare)
+    files["tokenizer_config.json"] = _config(side, EXPORTED_CLASS, prepare)
     needs = sorted({library for step in prepare.steps for library in STEPS[step["step"]].needs})
     described = ", ".join(STEPS[step["step"]].help for step in prepare.steps) or "words between spaces"
     why = f"raw text ({described}), in Python{f' (needs {chr(32).join(needs)})' if needs else ''}{doubt}"
     made_up = _made_up(side.symbols, prepare.text) + _made_up(side.symbols, " ".join)
-    recorded = None if side.recorded is None else side.recorded.preparation(side.symbols, _given(request))
-    return Tokenizer(files, why, side, _pipeline(prepare), made_up, text, recorded and _pipeline(recorded))
+    recorded = None
+    if side.recorded is not None:
+        recorded = _pipeline(side.recorded.preparation(side.symbols, _given(request)))
+    return Tokenizer(files, why, side, _pipeline(prepare), made_up, text, recorded)
 
 
 def _pipeline(prepare: Preparation) -> Callable[[str], str]:
@@ -396,7 +397,8 @@ def _gpt2(request: ExportRequest, side: Side) -> Tokenizer:
     model = models.BPE(vocabulary, merges, fuse_unk=False)
     files = _fast_files(side, model, split, decoder, mask_takes_space=True)
     made_up, text = _made_up(list(numbers), decoder.decode), _user_text(request, side, ("raw",))
-    return Tokenizer(files, "GPT-2's byte-level BPE of raw text", side, symbols_of, made_up, text)
+    why = "GPT-2's byte-level BPE of raw text, in which a written </s> is that symbol (in fairseq it is text)"
+    return Tokenizer(files, why, side, symbols_of, made_up, text)
 
 
 def _is_numbers(symbols: Sequence[str]) -> bool:

@@ -15,6 +15,7 @@ from embinit_fairseq.checkpoints.preparations import find_preparation
 from embinit_fairseq.checkpoints.reading import check_dictionary, load_model_checkpoint, options_of, updates_of
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
 from embinit_fairseq.interop.architectures import ARCHITECTURES, Architecture
+from embinit_fairseq.vectors.hf_vocab import EXPORTED_TARGET
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.preparation_record import Recorded
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 #: folder, in that of the export, of the tokenizer of a decoder with a dictionary of its own
-TARGET = "target"
+TARGET = EXPORTED_TARGET
 
 
 @dataclass(frozen=True)

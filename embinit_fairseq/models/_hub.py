@@ -27,7 +27,7 @@ from embinit_fairseq.vocab.steps import Preparation
 logger = logging.getLogger(__name__)
 
 
-def load_trained(
+def _load_trained(
     model_class: type[nn.Module], model_name_or_path: str, checkpoint_file: str, data_name_or_path: str, **kwargs: Any
 ) -> dict[str, Any]:
     """Return fairseq's `args`, `task` and `models` of one checkpoint, or of several separated by `:`.
@@ -62,7 +62,7 @@ def load_trained(
 
 
 def load_hub(
-    model_class: type[nn.Module],
+    model_class: type[Any],
     model_name_or_path: str,
     checkpoint_file: str,
     data_name_or_path: str,
@@ -71,9 +71,10 @@ def load_hub(
     lang: str | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Return a `TranslationHub`, or for an encoder a `TupeHub`, of `model_name_or_path/checkpoint_file`.
+    """Return the hub of `model_name_or_path/checkpoint_file`.
 
     Args:
+        model_class: its attribute `hub` is the class of the hub.
         data_name_or_path: the folder of the dictionaries.
         preparation: the steps from raw text to symbols, such as "lowercase,moses,bpe" (`vocab/steps.py`); "none": text
             has finished words or subwords. Without it `preparation.json` next to the dictionary or in the checkpoint
@@ -84,15 +85,12 @@ def load_hub(
     """
     if "bpe_codes" in kwargs:
         kwargs.setdefault("bpe", "subword_nmt")
-    loaded = load_trained(model_class, model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
+    loaded = _load_trained(model_class, model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
     how = {"preparation": preparation, "lowercase": lowercase, "lang": lang}
-    cfg, task, models = loaded["args"], loaded["task"], loaded["models"]
-    if hasattr(models[0], "decoder"):
-        return TranslationHub(cfg, task, models, **how)
-    return TupeHub(cfg, task, models[0], **how)
+    return model_class.hub(loaded["args"], loaded["task"], loaded["models"], **how)
 
 
-def _preparation(cfg: Any, task: Any, how: Mapping[str, Any], side: int = 0) -> Preparation | _FairseqsSegmenter:
+def preparation_of(cfg: Any, task: Any, how: Mapping[str, Any], side: int = 0) -> Preparation | _FairseqsSegmenter:
     """Return what prepares the text of a side (0: source, 1: target).
 
     The user's words come first, then the record of the preparation, then fairseq's options `tokenizer` and `bpe`.
@@ -106,10 +104,10 @@ def _preparation(cfg: Any, task: Any, how: Mapping[str, Any], side: int = 0) -> 
     path, lang = _dictionary_files(task)[side], how.get("lang") or _languages(task)[side]
     files = {"codes": getattr(cfg.bpe, "bpe_codes", None), "model": getattr(cfg.bpe, "sentencepiece_model", None)}
     given = {option: str(file) for option, file in files.items() if file is not None}
-    recorded = None if path is None else find_preparation(path, {"args": cfg, "cfg": cfg})
     if how.get("preparation") is not None:
         steps = stated_steps(how["preparation"], lang, how.get("lowercase"), given, "preparation")
         return Preparation(steps, contents(given, dictionary.symbols))
+    recorded = None if path is None else find_preparation(path, {"args": cfg, "cfg": cfg})
     if recorded is not None:
         return recorded.preparation(dictionary.symbols, given)
     bpe, tokenizer = (getattr(node, "_name", None) for node in (cfg.bpe, cfg.tokenizer))
@@ -165,8 +163,8 @@ class TranslationHub(hub_utils.GeneratorHubInterface):
     def __init__(self, cfg: Any, task: Any, models: list[Any], **how: Any) -> None:
         """Wrap the models. how: preparation, lowercase and lang, see `load_hub`."""
         super().__init__(cfg, task, models)
-        self.prepare = _preparation(cfg, task, how)
-        self._back = _preparation(cfg, task, {**how, "lang": None}, side=1)
+        self.prepare = preparation_of(cfg, task, how)
+        self._back = preparation_of(cfg, task, {**how, "lang": None}, side=1)
 
     def encode(self, sentence: str) -> Tensor:
         """Return the ids (src_len,) of raw text."""
@@ -185,12 +183,12 @@ class TupeHub(nn.Module):
     Results have gradients, and dropout acts, only after `train()`.
     """
 
-    def __init__(self, cfg: Any, task: Any, model: Any, **how: Any) -> None:
-        """Wrap the model in evaluation mode. how: preparation, lowercase and lang, see `load_hub`."""
+    def __init__(self, cfg: Any, task: Any, models: list[Any], **how: Any) -> None:
+        """Wrap the first model in evaluation mode. how: preparation, lowercase and lang, see `load_hub`."""
         super().__init__()
-        self.cfg, self.task, self.model = cfg, task, model
+        self.cfg, self.task, self.model = cfg, task, models[0]
         self.eval()
-        self.prepare = _preparation(cfg, task, how)
+        self.prepare = preparation_of(cfg, task, how)
 
     @property
     def device(self) -> torch.device:

@@ -326,6 +326,8 @@ class TranslationDecoder(Layers, FairseqIncrementalDecoder):
 class TranslationModel(FairseqEncoderDecoderModel):
     """Encoder and decoder; retains dropout as fairseq's models do."""
 
+    hub = TranslationHub
+
     @classmethod
     def initialised(cls, cfg: Any, encoder: Any, decoder: Any, tables: list[nn.Embedding]) -> TranslationModel:
         """Return the model with initial values. tables: the embedding matrices, drawn in this order."""

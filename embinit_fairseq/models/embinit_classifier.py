@@ -7,7 +7,7 @@ positions, embeddings scaled by sqrt(D); FFN 512 is inferred from the paper's pa
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
 from dataclasses import dataclass
-from typing import Any, Optional, cast
+from typing import Any, Optional
 
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -16,7 +16,7 @@ from fairseq.models.transformer import Embedding, TransformerConfig, Transformer
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import DataError, OptionError, check_heads
-from embinit_fairseq.models._hub import load_trained
+from embinit_fairseq.models._hub import load_hub, preparation_of
 from embinit_fairseq.models._options import check_ranges, option
 from embinit_fairseq.models._state_dicts import WithHeads
 from embinit_fairseq.modules.heads import LabelLayer
@@ -46,17 +46,20 @@ class EmbinitClassifierConfig(FairseqDataclass):
 class ClassifierHub(nn.Module):
     """A trained classifier for use from Python."""
 
-    def __init__(self, task: Any, model: Any) -> None:
+    def __init__(self, cfg: Any, task: Any, models: list[Any], **how: Any) -> None:
+        """Wrap the first model in evaluation mode. how: preparation, lowercase and lang, see `load_hub`."""
         super().__init__()
-        self.task, self.model = task, model.eval()
+        self.task, self.model = task, models[0].eval()
+        self.prepare = preparation_of(cfg, task, how)
 
     def encode(self, sentence: str, second: Optional[str] = None) -> Tensor:
-        """Return token ids (src_len,) of a tokenised sentence or a pair, as the task prepares its training data."""
+        """Return token ids (src_len,) of raw text, a sentence or a pair, as in the data of the training."""
         cfg, dictionary, ids = self.task.cfg, self.task.source_dictionary, []
         for text, token in ((sentence, cfg.init_token), (second, cfg.separator_token)):
             if text is not None:
                 ids += [] if token is None else [token]
-                ids += dictionary.encode_line(text, append_eos=True, add_if_not_exist=False).tolist()
+                symbols = " ".join(self.prepare(text))
+                ids += dictionary.encode_line(symbols, append_eos=True, add_if_not_exist=False).tolist()
         return torch.tensor(ids)
 
     @torch.no_grad()
@@ -90,10 +93,11 @@ class Classifier(WithHeads):
     ) -> Any:
         """Return the hub of a trained checkpoint.
 
-        data: the folder with `input0/dict.txt` and `label/dict.txt`.
+        Args:
+            data: the folder with `input0/dict.txt` and `label/dict.txt`.
+            kwargs: preparation, lowercase and lang, and options to override, see `load_hub`.
         """
-        loaded = load_trained(cast(Any, cls), model_name_or_path, checkpoint_file, data, **kwargs)
-        return cls.hub(loaded["task"], loaded["models"][0])
+        return load_hub(cls, model_name_or_path, checkpoint_file, data, **kwargs)
 
 
 @register_model("embinit_classifier", dataclass=EmbinitClassifierConfig)

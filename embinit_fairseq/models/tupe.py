@@ -26,7 +26,7 @@ from fairseq.models import FairseqEncoder, FairseqEncoderModel, register_model
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.models._hub import load_hub
+from embinit_fairseq.models._hub import TupeHub, load_hub
 from embinit_fairseq.models._options import (
     check_effects,
     check_ranges,
@@ -91,6 +91,7 @@ class TupeModel(WithHeads, FairseqEncoderModel):
     #: names and description of the parts that only pre-training needs
     pre_training_parts: tuple[tuple[str, ...], str] = ("encoder.lm_head.",), "language-model head"
     last_layer = "out_proj"
+    hub = TupeHub
 
     def __init__(self, cfg: TupeConfig, encoder: "TupeEncoder") -> None:
         super().__init__(encoder)

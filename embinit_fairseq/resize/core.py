@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from embinit_fairseq.checkpoints.build import UNKNOWN_LANGUAGES
+from embinit_fairseq.checkpoints.preparations import OPTION, records_in
 from embinit_fairseq.checkpoints.reading import averages_in, load_checkpoint, option_nodes, record_in
 from embinit_fairseq.errors import CheckpointError
 from embinit_fairseq.init.report import pack_rows, symbols_digest, unpack_rows
@@ -25,6 +26,7 @@ from embinit_fairseq.io import package_versions, sha256, whole_folder, write_jso
 from embinit_fairseq.resize.optimizer import UnknownStateError, resize_optimizer
 from embinit_fairseq.resize.source import Source
 from embinit_fairseq.resize.tables import with_rows
+from embinit_fairseq.vocab.preparation_record import entries_of
 
 _PACKAGES = ("embinit-fairseq", "fairseq", "torch", "numpy")
 #: patterns of the checkpoint and its dictionaries in an output folder
@@ -32,6 +34,8 @@ CHECKPOINT_FILES = ("model.pt", "dict.txt", "dict.*.txt", "input0/dict.txt", "la
 RESET = "add --reset-optimizer to leave the optimizer's state out (training continues from the weights alone)"
 #: table -> one tensor for the model and for each average that has it; returns new rows in the same order
 RowMaker = Callable[[Mapping[str, Sequence[Tensor]]], Mapping[str, Sequence[np.ndarray]]]
+#: folder with the new dictionaries -> entries of the command's record, and the `files` that were written
+Preparer = Callable[[Path], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ def resized(
     files: Sequence[str],
     make_rows: RowMaker | None = None,
     remedy: str = RESET,
+    prepare: Preparer | None = None,
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield the new folder, loaded once by fairseq, and its record; callers add to both.
 
@@ -83,6 +88,7 @@ def resized(
         files: patterns of the files that the command writes; the first is the name of the record.
         make_rows: makes the rows `change.made`; None if there are none.
         remedy: for an optimizer's state that cannot be resized.
+        prepare: writes how text is prepared to the folder, and returns it for the record; the checkpoint has it, too.
 
     Raises:
         CheckpointError: the optimizer's state cannot be resized, or fairseq cannot load the result.
@@ -90,6 +96,8 @@ def resized(
     content = _resized_content(source, change, Path(request.output).resolve(), make_rows, remedy)
     with whole_folder(request.output, request.force, files) as folder:
         dictionaries = _write_dictionaries(source, change, folder)
+        prepared = prepare(folder) if prepare is not None else {}
+        _store_preparation(source, content, folder)
         with open(folder / "model.pt", "wb") as file:
             torch.save(content, file)
         content.clear()  # it takes as much memory as the model that is loaded
@@ -102,7 +110,7 @@ def resized(
         options = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(request).items()}
         record = {
             "request": options,
-            "files": ["model.pt", *dictionaries, files[0]],
+            "files": ["model.pt", *dictionaries, files[0], *prepared.pop("files", [])],
             "sides": list(source.sides) if source.builder.two_sided else None,
             "softmax": source.softmax,
             "rows_before": len(source.symbols),
@@ -112,6 +120,7 @@ def resized(
             "optimizer": source.has_moments,
             "sha256": {name: sha256(path) for name, path in inputs.items()},
             "versions": package_versions(_PACKAGES),
+            **prepared,
         }
         yield folder, record
         write_json(folder / files[0], record)
@@ -205,6 +214,17 @@ def _with_options(source: Source, change: Change, output: Path) -> dict[str, Any
         if isinstance(node.get("embed_init_record"), str):
             node["embed_init_record"] = resized_record(node["embed_init_record"], source.symbols, change)
     return content
+
+
+def _store_preparation(source: Source, content: Mapping[str, Any], folder: Path) -> None:
+    """Replace the record of how text of the changed dictionaries is prepared; that of the other side stays."""
+    changed = {Path(name).name for name, users in source.builder.files.items() if users & {*source.sides}}
+    changed.add(Path(source.dictionary).name)
+    for node in option_nodes(content):
+        if OPTION in node:
+            old = records_in(node[OPTION] or "{}")
+            entries = {name: entry for name, entry in old.items() if name not in changed} | entries_of(folder)
+            node[OPTION] = json.dumps(entries) if entries else None
 
 
 def resized_record(text: str, symbols: Sequence[str], change: Change) -> str:

@@ -19,10 +19,11 @@ import numpy as np
 
 from embinit_fairseq.errors import DataError, OptionError, counted, named_by
 from embinit_fairseq.init.methods import DISTILL, METHODS, Given, Recipe, new_rows, recipe_of
+from embinit_fairseq.init.requirements import auxiliary_vectors
 from embinit_fairseq.init.symbols import symbols_of
 from embinit_fairseq.init.weights import DRAWN
 from embinit_fairseq.io import read_lines, sha256
-from embinit_fairseq.resize.auxiliary import MethodRequest, auxiliary_vectors, files_of
+from embinit_fairseq.resize.auxiliary import MethodRequest, files_of
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.distill import Distillation, Progress, Saved, distill
 from embinit_fairseq.resize.prepared import carry_preparation, old_preparation, old_segmentation
@@ -104,7 +105,8 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
     if segmentation is not None:
         check_words(request.words, words, segmentation)
     # 2. A row for every new word
-    change = place_words(source, [word.text for word in words])
+    new = [word.text for word in words]
+    change = place_words(source, new)
     # 3. The new rows: means of old ones, draws around the mean, or trained
     old, needed = source.vocabulary, request.chosen.needs_subwords
     row_of = {symbol: row for row, symbol in enumerate(old.symbols) if not old.filler[row]}
@@ -120,16 +122,19 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
         settings, saved = Distillation(**request.distillation), _saved(request, inputs)
         recipe, distilled = distill(source, change, recipe, fitting, settings, progress, saved)
     # 4. The new checkpoint, written and loaded by fairseq, with its segmentation, under a temporary name
-    with resized(source, change, request, inputs, FILES, functools.partial(new_rows, recipe)) as (folder, record):
+    make_rows, texts = functools.partial(new_rows, recipe), request.segment_text
+
+    def prepare(folder: Path) -> dict[str, Any]:
+        made = None
+        if segmentation is not None:
+            symbols = text_symbols(source.vocabulary)
+            made = write_segmentation(segmentation, new, symbols, texts, folder, request.output)
+        return carry_preparation(source, recorded, segmentation, folder, "embinit expand-vocab", made, new)
+
+    with resized(source, change, request, inputs, FILES, make_rows, prepare=prepare) as (folder, record):
         expansion = Expansion(source, change, given, recipe)
         record |= {**_record(expansion, words, subwords), "distill": distilled}
         record["split_further"] = _split_further(segmentation, fitting, words)
-        new, texts = [word.text for word in words], request.segment_text
-        if segmentation is not None:
-            symbols = text_symbols(source.vocabulary)
-            record["segmentation"] = write_segmentation(segmentation, new, symbols, texts, folder, request.output)
-            record["files"] += record["segmentation"]["files"]
-        carry_preparation(source, recorded, segmentation, folder, record, new)
         yield expansion, folder, record
     if saved is not None:
         saved.path.unlink(missing_ok=True)
@@ -215,11 +220,11 @@ def _present(present: dict[int, str], symbols: Collection[str], shown: int = 20)
 
 def check_words(path: str, words: Sequence[NewWord], segmentation: Segmentation) -> None:
     """Raise DataError, naming file and lines, for words that cannot be one subword."""
-    obstacles = {word: reason for word in words if (reason := segmentation.obstacle(word.text)) is not None}
-    for first, reason in obstacles.items():
-        others = [word for word in obstacles if word is not first]
+    obstacles = {word: segmentation.obstacle(word.text) for word in words}
+    if unreachable := [word for word, obstacle in obstacles.items() if obstacle is not None]:
+        first, *others = unreachable
         more = f"; nor can {_listed(others)}" if others else ""
-        raise DataError(f"{path}:{first.line}: {first.text!r} cannot be reached: {reason}{more}")
+        raise DataError(f"{path}:{first.line}: {first.text!r} cannot be reached: {obstacles[first]}{more}")
 
 
 # ---- Rows and their values ------------------------------------------------------------------------------------------
@@ -356,5 +361,4 @@ def _record(expansion: Expansion, words: Sequence[NewWord], subwords: Sequence[l
         "moved": {source.symbols[row]: int(new_row[row]) for row in appended},
         "words": [{**row, "subwords": parts} for row, parts in zip(rows, subwords)] if subwords else rows,
         "style": detect_style(text_symbols(source.vocabulary)),
-        "segmentation": None,
     }

@@ -8,13 +8,14 @@ out of raw text (`Queequeg` where text is lower-cased, `yahoo!` where Moses spli
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.checkpoints.preparations import find_preparation, stated_steps
 from embinit_fairseq.resize.source import Source
 from embinit_fairseq.vocab.dictionary import read_dictionary
-from embinit_fairseq.vocab.preparation_options import written
+from embinit_fairseq.vocab.preparation_options import in_language, language_in, written
 from embinit_fairseq.vocab.preparation_record import FILE, Recorded, contents, tried, write_preparation
 from embinit_fairseq.vocab.segmentation import SEGMENTATION_FILES, Segmentation, check_segmentation, read_segmentation
 from embinit_fairseq.vocab.steps import Preparation
@@ -55,7 +56,8 @@ def old_segmentation(
     named = {} if recorded is None else {n: recorded.path_of(n, given[n]) for n in recorded.files if n in given}
     files = {name: path for name, path in given.items() if path is not None} or named
     segmentation = read_segmentation(files.get("codes"), files.get("model"), symbols=set(source.symbols))
-    is_recorded = stated is None and files.keys() <= named.keys()  # path_of has compared the file with the recorded one
+    # path_of has compared these files with those that made the dictionary
+    is_recorded = stated is None and bool(named) and files.keys() <= named.keys()
     if segmentation is not None and not is_recorded:
         check_segmentation(segmentation, source.vocabulary, source.dictionary)
     return segmentation
@@ -66,36 +68,57 @@ def carry_preparation(
     recorded: Recorded | None,
     old: Segmentation | None,
     folder: Path,
-    record: dict[str, Any],
+    made_by: str,
+    segmentation: dict[str, Any] | None = None,
     words: Sequence[str] = (),
-) -> None:
-    """Write the record of the new dictionaries to `folder`, and add to the command's record what it says.
+) -> dict[str, Any]:
+    """Write the record of the new dictionaries to `folder`; return what the command's record says of it.
 
     Args:
         source: the old model.
         recorded: how the text of the dictionary that changes was prepared; None: nothing is written.
         old: its segmentation, whose files for the new dictionary are in `folder`.
         folder: of the new dictionaries.
-        record: of the command.
+        made_by: the command, for people.
+        segmentation: the record of the segmentation that is in `folder`.
         words: new words.
     """
-    record["preparation"] = None
+    record = {"segmentation": segmentation, "preparation": None, "files": segmentation["files"] if segmentation else []}
     if recorded is None:
-        return
+        return record
     names = {name for name, users in source.builder.files.items() if users & {*source.sides}}
     names = {name for name in (Path(source.dictionary).name, *names) if (folder / name).is_file()}
     files = {name: _file(name, recorded, old, folder) for name in recorded.files}
-    records, missed = {}, {}
+    records: dict[str, Recorded] = {}
+    missed: dict[str, list[str]] = {}
     for name in names:
-        prepare = Preparation(recorded.steps, contents(files, read_dictionary(folder / name).symbols))
-        pairs = [(raw, " ".join(prepare(raw))) for raw, _ in recorded.examples]
-        records[name] = tried(folder / name, recorded.steps, files, pairs)
-        missed = _missed(prepare, words, old)
+        own = _own(name, recorded, source) if len(names) > 1 else recorded
+        prepare = Preparation(own.steps, contents(files, read_dictionary(folder / name).symbols))
+        pairs = [(raw, " ".join(prepare(raw))) for raw, _ in own.examples]
+        records[name] = tried(folder / name, own.steps, files, pairs)
+        missed |= _missed(prepare, words, old)
     if source.other_file is not None and (other := find_preparation(source.other_file, source.state)) is not None:
         records[source.other_file.name] = other
-    write_preparation(folder, records, f"embinit, {record['files'][-1]}")
-    record["preparation"] = {"steps": written(recorded.steps), "not_from_raw_text": missed}
-    record["files"].append(FILE)
+    write_preparation(folder, records, made_by)
+    preparation = {"steps": written(recorded.steps), "not_from_raw_text": missed}
+    return {**record, "preparation": preparation, "files": [*record["files"], FILE]}
+
+
+def _own(name: str, recorded: Recorded, source: Source) -> Recorded:
+    """Return the record of one file of a joined dictionary: its own, else the same steps in the file's language.
+
+    Args:
+        name: of the file.
+        recorded: of the file that the user gives, or stated, without examples.
+        source: the old model.
+    """
+    file = (recorded.folder or Path(source.dictionary).parent) / name
+    own = find_preparation(file, source.state) if recorded.examples and file.is_file() else None
+    if own is not None and own.symbols == recorded.symbols:
+        return own
+    lang = language_in(name)
+    steps = in_language(recorded.steps, lang) if lang else None
+    return recorded if steps in (None, [*recorded.steps]) else replace(recorded, steps=tuple(steps or ()), examples=())
 
 
 def _file(name: str, recorded: Recorded, old: Segmentation | None, folder: Path) -> str:

@@ -18,9 +18,10 @@ import numpy as np
 
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.init.methods import METHODS, Given, Recipe, new_rows, recipe_of
+from embinit_fairseq.init.requirements import auxiliary_vectors
 from embinit_fairseq.init.symbols import Symbols, shared_rows, subword_means, symbols_of
 from embinit_fairseq.init.weights import COMPOSED, COPIED, KINDS, Weights
-from embinit_fairseq.resize.auxiliary import MethodRequest, auxiliary_vectors, files_of
+from embinit_fairseq.resize.auxiliary import MethodRequest, files_of
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.prepared import carry_preparation
 from embinit_fairseq.resize.source import Source, open_source
@@ -107,11 +108,14 @@ def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dic
     # 4. The new checkpoint, written and loaded by fairseq, under a temporary name
     change = Change(recipe.weights.old_row, names, text)
     make_rows, remedy = functools.partial(new_rows, recipe), "leave --keep-optimizer out"
-    with resized(source, change, request, inputs, FILES, make_rows, remedy) as (folder, record):
+    recorded = read_preparation(request.new_dict)
+
+    def prepare(folder: Path) -> dict[str, Any]:
+        return carry_preparation(source, recorded, None, folder, "embinit transfer-vocab")
+
+    with resized(source, change, request, inputs, FILES, make_rows, remedy, prepare) as (folder, record):
         transfer = Transfer(source, old, new, recipe, change)
         record |= _record(transfer, request)
-        if (recorded := read_preparation(request.new_dict)) is not None:
-            carry_preparation(source, recorded, None, folder, record)
         yield transfer, folder, record
 
 

@@ -24,11 +24,7 @@ from embinit_fairseq.resize.segmentation import symbols_that_spell, write_restri
 from embinit_fairseq.resize.source import Request, Source, open_source
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler, parse_line
 from embinit_fairseq.vocab.preparation_record import FILE
-from embinit_fairseq.vocab.segmentation import (
-    SEGMENTATION_FILES,
-    Segmentation,
-    text_symbols,
-)
+from embinit_fairseq.vocab.segmentation import SEGMENTATION_FILES, Segmentation, text_symbols
 from embinit_fairseq.vocab.text import check_tokens, count_tokens
 from embinit_fairseq.vocab.tokens import detect_style
 
@@ -71,7 +67,17 @@ def trimming(request: TrimRequest) -> Iterator[tuple[Source, Change, Path, dict[
     text = "\n".join([*(lines[row - len(SPECIAL_SYMBOLS)] for row in described), ""])
     change = Change(rows, [source.symbols[row] for row in rows], text)
     # 3. The new checkpoint, written and loaded by fairseq, with its segmentation, under a temporary name
-    with resized(source, change, request, inputs, FILES) as (folder, record):
+
+    def prepare(folder: Path) -> dict[str, Any]:
+        made = None
+        if segmentation is not None:
+            symbols = set(text_symbols(source.vocabulary))
+            kept = symbols.intersection(change.symbols)
+            made = write_restricted(segmentation, symbols, kept, request.keep_text, folder, request.output)
+            made["kept_to_spell"] = spelling
+        return carry_preparation(source, recorded, segmentation, folder, "embinit trim-vocab", made)
+
+    with resized(source, change, request, inputs, FILES, prepare=prepare) as (folder, record):
         removed = np.setdiff1d(np.arange(len(source.symbols)), rows)
         fillers = int(source.vocabulary.filler[removed].sum())
         record |= {
@@ -82,15 +88,7 @@ def trimming(request: TrimRequest) -> Iterator[tuple[Source, Change, Path, dict[
             "bytes_before": Path(request.checkpoint).stat().st_size,
             "bytes_after": (folder / "model.pt").stat().st_size,
             "style": detect_style(text_symbols(source.vocabulary)),
-            "segmentation": None,
         }
-        if segmentation is not None:
-            symbols = set(text_symbols(source.vocabulary))
-            kept = symbols.intersection(change.symbols)
-            written = write_restricted(segmentation, symbols, kept, request.keep_text, folder, request.output)
-            record["segmentation"] = {**written, "kept_to_spell": spelling}
-            record["files"] += written["files"]
-        carry_preparation(source, recorded, segmentation, folder, record)
         yield source, change, folder, record
 
 

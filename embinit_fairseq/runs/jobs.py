@@ -190,6 +190,10 @@ class Cluster:
             requeues = {f"{name}_max_num_timeout": _REQUEUES} if name != "debug" else {}
             self.executor = submitit.AutoExecutor(folder=folder, cluster=name, **requeues)
             self.executor.update_parameters(**_parameters(name, jobs, sbatch))
+            if name == "slurm":
+                from embinit_fairseq.runs.slurm_states import watch_queue_without_accounting
+
+                watch_queue_without_accounting()
         except (RuntimeError, ValueError, NameError, AssertionError) as error:
             raise OptionError(f"--cluster {name}: {' '.join(str(error).split())}") from error
 

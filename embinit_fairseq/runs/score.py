@@ -205,6 +205,13 @@ def _translation_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
         yield f"translated with {search}: name this next to the score"
     if translated.option("prefix_size") == "1":
         yield "--prefix-size 1: translations begin with the reference's first token, which is right for a language tag"
+    if not translated.is_text and not translated.configuration:
+        yield (
+            f"{translated.path} does not name its options: it may be of sampling or of --prefix-size; give the whole "
+            "output of fairseq-generate (> FILE 2>&1, without --results-path)"
+        )
+    if translated.is_text and text in texts.references:
+        yield "each translation is its reference: are these two names of one text?"
     if (left := pieces_left(text)) is not None:
         yield f"{counted(left[0], 'translation')} of {len(text):,} in subwords: add --detokenize {left[1]}"
     elif texts.references and sum(line.endswith(" .") for line in text) >= _TOKENIZED and not translated.targets:
@@ -227,6 +234,8 @@ def _reference_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
             "from its T- lines; name the reference of the translated sentences"
         )
         return
+    advice = {"--detokenize for tokens": request.detokenize, "--lowercase for lower-cased text": request.lowercase}
+    added = ", ".join(option for option, is_given in advice.items() if not is_given)
     join: Step = str if texts.translated.is_joined else texts.decode  # as the translations are joined
     known = [at for at in targets if at not in shared or not _PRINTED_UNKNOWN.search(targets[at])]
     own, expected = [join(targets[at]) for at in known], [reference[at] for at in known]
@@ -237,7 +246,7 @@ def _reference_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
         yield (
             f"{name} has the sentences of {log} in another form: its {expected_words:,} words are {words:,} in the "
             f"log's T- lines, joined as the translations are, which themselves score {bleu:.1f} BLEU; name text that "
-            "is neither tokenised nor in subwords, and add --detokenize for tokens, --lowercase for lower-cased text"
+            f"is neither tokenised nor in subwords{added and f', and add {added}'}"
         )
 
 

@@ -1,5 +1,6 @@
 """Read translations: output of fairseq-generate and fairseq-interactive, in one or several shards, or plain text.
 
+An output is complete: each sentence has a line of each kind, the log has its end. Shards are of one search of one text.
 Output in which the lines of translations are something else, such as the reference (--score-reference), is refused.
 Options that make them something else than a plain beam search are named.
 """
@@ -14,25 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from embinit_fairseq.errors import DataError, counted
-from embinit_fairseq.io import check_is_file, sha256
-from embinit_fairseq.io import read_lines as numbered_lines
+from embinit_fairseq.io import sha256
+from embinit_fairseq.runs.forms import MARK, PROGRAM, read_file
 from embinit_fairseq.runs.log import CONFIGURATION, option_in
 from embinit_fairseq.runs.record import TRAINING, read_record
 
 #: output of fairseq-generate in the folder of a run: redirected, by --results-path, by the recipes
 _LOGS = ("{subset}.generate.log", "generate-{subset}.txt", "{subset}/generate.log")
-#: translation, before and after fairseq-generate has joined its tokens: kind, number, score, text
-_LINE = re.compile(r"([HD])-(\d+)\t(?:(\S+)\t)?(.*)$")
-#: the score of a translation, with or without its sentence's number, without the letter that says so
-_SCORED = re.compile(r"(\d+\t)?-?\d+(\.\d+)?(e-?\d+)?\t")
-#: source and target, which fairseq-generate prints once for each sentence
-_ONCE = re.compile(r"([ST])-(\d+)\t(.*)$")
-#: a line of fairseq-generate with another content
-_OTHER = re.compile(r"[STHDPACEIW]-\d+(?:_\d+)?\t")
+#: last lines of fairseq-generate, with the number of sentences, and of fairseq-interactive
+_END = re.compile(r"Translated ([\d,]+) sentences|Total time: ")
 #: options as fairseq before 0.10 prints them
 _NAMESPACE = re.compile(r"(?:^|\| )(Namespace\(.*\bscore_reference=.*)")
 _DATA_SET = re.compile(r".* \| \S+ \S+ [^\s-]+-([^\s-]+) \d+ examples$")
-_PROGRAM = re.compile(r"\| fairseq_cli\.(\w+) \|")
 #: option of fairseq-generate -> default; with another value translations are not those of a plain beam search
 SEARCH = {
     "prefix_size": "0",
@@ -64,6 +58,11 @@ SEARCH = {
     "iter_decode_with_external_reranker": "False",
     "model_overrides": "{}",
 }
+#: options in which shards of one output are equal, with those of SEARCH
+_EQUAL_IN_SHARDS = (
+    *("path", "data", "gen_subset", "source_lang", "target_lang", "beam", "lenpen", "max_len_a", "max_len_b"),
+    *("post_process", "bpe", "tokenizer"),
+)
 
 
 @dataclass(frozen=True)
@@ -78,6 +77,7 @@ class Translations:
         configuration: options of fairseq-generate, as it prints them.
         target_lang: target language in the options, or as fairseq-generate has found it in the data.
         nbest: the largest number of translations of a sentence.
+        is_text: plain text, not output of fairseq-generate.
     """
 
     path: Path
@@ -88,6 +88,7 @@ class Translations:
     configuration: str = ""
     target_lang: str | None = None
     nbest: int = 1
+    is_text: bool = False
 
     def option(self, name: str) -> str | None:
         """Return an option of fairseq-generate as text."""
@@ -122,7 +123,7 @@ def _equal(value: str, default: str) -> bool:
 
 
 def translations_in(run: Path, subset: str) -> list[Path]:
-    """Return the outputs of fairseq-generate, several if it ran in shards (SUBSET.generate.*.log).
+    """Return the outputs of fairseq-generate, several if it ran in shards.
 
     Raises:
         DataError: there is none, with the command that makes it; or there are two.
@@ -133,15 +134,15 @@ def translations_in(run: Path, subset: str) -> list[Path]:
         raise DataError(f"{found[0]} and {found[1].name}: two outputs of fairseq-generate; remove the older one")
     if found:
         return found
-    if shards := sorted(run.glob(f"{subset}.generate.*.log")):
+    if shards := sorted([*run.glob(f"{subset}.generate.*.log"), *run.glob(f"generate-{subset}.shard*.txt")]):
         return shards
     raise DataError(
         f"{run}: no translations in it (none of {', '.join(names)}); make them: fairseq-generate DATA --user-dir "
-        f"embinit_fairseq --gen-subset {subset} --path {run}/checkpoints/checkpoint_best.pt ... > {run / names[0]}"
+        f"embinit_fairseq --gen-subset {subset} --path {run}/checkpoints/checkpoint_best.pt ... > {run / names[0]} 2>&1"
     )
 
 
-# ---- One file -------------------------------------------------------------------------------------------------------
+# ---- One output -----------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -150,67 +151,101 @@ class _Shard:
 
     Attributes:
         path: the file.
-        lines: the file.
+        lines: its lines.
         best: kind of line (H, D) -> number of a sentence -> its translation with the highest score.
         once: kind of line (S, T) -> number of a sentence -> text.
+        printed: kind of line -> number of a sentence -> how often it is printed.
         configuration, target_lang: as for `Translations`.
-        nbest: the largest number of translations of a sentence.
+        translated: number of sentences at its end; -1 without a number there, None without an end.
     """
 
     path: Path
-    lines: list[str]
-    best: dict[str, dict[int, str]]
-    once: dict[str, dict[int, str]]
+    lines: Sequence[str]
+    best: dict[str, dict[int, str]] = field(default_factory=lambda: {"H": {}, "D": {}})
+    once: dict[str, dict[int, str]] = field(default_factory=lambda: {"S": {}, "T": {}})
+    printed: dict[str, dict[int, int]] = field(default_factory=dict)
     configuration: str = ""
     target_lang: str | None = None
-    nbest: int = 1
+    translated: int | None = None
+
+    @property
+    def nbest(self) -> int:
+        """The largest number of translations of a sentence."""
+        return max((count for kind in "HD" for count in self.printed.get(kind, {}).values()), default=1)
 
 
-def _read_shard(path: Path) -> _Shard:
-    """Read a file; raise DataError for two outputs in one file, and for lines that are no translations."""
-    shard = _Shard(path, _lines(path), {"H": {}, "D": {}}, {"S": {}, "T": {}})
-    scores: dict[tuple[str, int], list[float]] = {}
-    for line in shard.lines:
-        if match := _LINE.match(line):
-            kind, number, score = match[1], int(match[2]), _number(match[3])
-            earlier = scores.setdefault((kind, number), [])
-            if all(score > other for other in earlier):  # of equal ones the first, as fairseq sorts them
-                shard.best[kind][number] = match[4]
-            earlier.append(score)
-        elif match := _ONCE.match(line):
-            if int(match[2]) in shard.once[match[1]]:
-                raise DataError(
-                    f"{path}: two outputs of fairseq-generate in one file ({match[1]}-{match[2]} twice); translate "
-                    "again into a new file"
-                )
-            shard.once[match[1]][int(match[2])] = match[3]
-        elif not shard.configuration and CONFIGURATION in line:
-            shard.configuration = line[line.index(CONFIGURATION) :]
-        elif not shard.configuration and (match := _NAMESPACE.search(line)):
-            shard.configuration = match[1]
+def _read_outputs(path: Path, lines: Sequence[str]) -> list[_Shard]:
+    """Return the outputs in one file, which begin with their options: of several shards, after that of the training.
+
+    Raises:
+        DataError: there are no translations, not all of them, or they are given by the reference.
+    """
+    starts = [at for at, line in enumerate(lines) if _configuration(line)]
+    bounds = [0, *starts[1:], len(lines)]
+    outputs = [_read_output(path, lines[start:end]) for start, end in zip(bounds, bounds[1:])]
+    translated = [output for output in outputs if output.best["H"]]
+    if not translated:
+        raise DataError(f"{path}: no translation in it; {_why_none(outputs[-1])}")
+    for output in translated:
+        _check_free(output)
+        _check_complete(output)
+    return translated
+
+
+def _configuration(line: str) -> str:
+    """Return the options of a program of fairseq if the line has them, else ""."""
+    if CONFIGURATION in line:
+        return line[line.index(CONFIGURATION) :]
+    return match[1] if (match := _NAMESPACE.search(line)) else ""
+
+
+def _read_output(path: Path, lines: Sequence[str]) -> _Shard:
+    """Read one output; raise DataError if sentences come twice."""
+    shard = _Shard(path, lines)
+    highest: dict[tuple[str, int], float] = {}
+    latest: dict[str, int] = {}
+    for line in lines:
+        if mark := MARK.match(line):
+            kind, number = line[0], int(re.findall(r"\d+", mark[0])[0])
+            printed = shard.printed.setdefault(kind, {})
+            if number in printed and (kind in shard.once or (kind in shard.best and latest[kind] != number)):
+                raise _two_outputs(path, f"{kind}-{number}")
+            printed[number], latest[kind] = printed.get(number, 0) + 1, number
+            if kind in shard.once:
+                shard.once[kind][number] = line[mark.end() :]
+            elif kind in shard.best:
+                score, tab, text = line[mark.end() :].partition("\t")
+                value, text = (_number(score), text) if tab else (math.nan, score)
+                # of equal ones the first, as fairseq sorts them
+                if number not in shard.best[kind] or value > highest[kind, number]:
+                    shard.best[kind][number], highest[kind, number] = text, value
+        elif end := _END.search(line):
+            shard.translated = int(end[1].replace(",", "")) if end[1] else -1
+        elif options := _configuration(line):
+            shard.configuration = options
         elif match := _DATA_SET.match(line):
             shard.target_lang = match[1]
-    shard.nbest = max(map(len, scores.values()), default=1)
     if not shard.best["H"]:  # such as of grep ^D
         shard.best["H"] = dict(shard.best["D"])
-    _check_free(shard)
     return shard
 
 
-def _number(score: str | None) -> float:
+def _two_outputs(path: Path, mark: str) -> DataError:
+    return DataError(
+        f"{path}: two outputs of fairseq-generate in one file ({mark} twice); translate again into a new file"
+    )
+
+
+def _number(score: str) -> float:
     try:
-        return float(score or "nan")
+        return float(score)
     except ValueError:
         return math.nan
 
 
 def _check_free(shard: _Shard) -> None:
-    """Raise DataError if the file has no translations, or they are given by the reference."""
+    """Raise DataError if the translations are given by the reference."""
     path, options, tokens = shard.path, shard.configuration, shard.best["H"]
-    if not tokens:
-        if not options and not any(map(_OTHER.match, shard.lines)):
-            return  # plain text
-        raise DataError(f"{path}: no translation in it; {_why_none(shard)}")
     again = "translate again without it"
     if option_in(options, "score_reference") == "True":
         raise DataError(f"{path}: of --score-reference, which prints the reference as translation; {again}")
@@ -227,15 +262,38 @@ def _check_free(shard: _Shard) -> None:
         )
 
 
+def _check_complete(shard: _Shard) -> None:
+    """Raise DataError unless each sentence has a line of each kind, and the log has its end."""
+    again = "give the output as it is, or run fairseq-generate again"
+    sentences = shard.best["H"].keys()
+    expected = next(shard.printed[kind] for kind in "HD" if kind in shard.printed)
+    for kind in "STHDP":
+        printed = shard.printed.get(kind, {})
+        counts = dict.fromkeys(sentences, 1) if kind in "ST" else expected
+        if printed and printed != counts:
+            number = min(at for at in printed.keys() | counts.keys() if printed.get(at) != counts.get(at))
+            raise DataError(
+                f"{shard.path}: not all lines of sentence {number} are in it ({kind}-{number} "
+                f"{printed.get(number, 0)} times, expected {counts.get(number, 0)}); {again}"
+            )
+    if shard.translated is None and CONFIGURATION in shard.configuration:
+        raise DataError(f"{shard.path}: its end is missing (such as `Translated 1,000 sentences`); {again}")
+    if (shard.translated or -1) >= 0 and shard.translated != len(sentences):
+        raise DataError(
+            f"{shard.path}: {counted(shard.translated or 0, 'sentence')} translated as its end says, but "
+            f"{len(sentences):,} are in it; {again}"
+        )
+
+
 def _why_none(shard: _Shard) -> str:
     """Return reason and remedy for an output without translations."""
-    programs = {match[1] for line in shard.lines if (match := _PROGRAM.search(line))}
+    programs = {match[1] for line in shard.lines if (match := PROGRAM.search(line))}
     if programs and not programs & {"generate", "interactive"}:
         return f"it is of fairseq's {min(programs)}; give output of fairseq-generate"
     if option_in(shard.configuration, "quiet") == "True":
         return "--quiet leaves translations out; translate again without it"
     if not shard.configuration:
-        return "its lines are of fairseq-generate, but none has H- or D-; give the whole output"
+        return "none of its lines has H- or D-; give the whole output of fairseq-generate"
     return (
         f"it ends: {shard.lines[-1].strip() or 'with an empty line'}; correct that (a model of this plugin needs "
         "--user-dir), and run fairseq-generate again"
@@ -253,21 +311,18 @@ def read_translations(paths: Sequence[Path]) -> Translations:
 
     Raises:
         DataError: there are no translations, not all of them, a sentence is in two shards, shards are of different
-            searches, or the translations are given by the reference.
+            texts or searches, or the translations are given by the reference.
     """
-    shards = list(map(_read_shard, paths))
-    path = paths[0]
-    if len(shards) == 1 and not shards[0].best["H"]:
-        if all(_SCORED.match(line) for line in shards[0].lines):
-            raise DataError(
-                f"{path}: a number and a tab before each translation; leave them out (cut -f 3 of D- lines)"
-            )
-        return Translations(path, shards[0].lines)
+    files = [(path, *read_file(path)) for path in paths]
+    path, lines, is_output = files[0]
+    if len(files) == 1 and not is_output:
+        return Translations(path, lines, is_text=True)
+    shards = [shard for path, lines, _ in files for shard in _read_outputs(path, lines)]
     tokens: dict[int, str] = {}
-    for shard in shards:
-        if not shard.best["H"]:
-            raise DataError(f"{shard.path}: no translation in it; translate this shard again")
+    for at, shard in enumerate(shards):
         if twice := sorted(tokens.keys() & shard.best["H"].keys()):
+            if at and shards[at - 1].path == shard.path:
+                raise _two_outputs(shard.path, f"H-{twice[0]}")
             raise DataError(
                 f"{shard.path}: {counted(len(twice), 'sentence')} also in another shard, the first has the number "
                 f"{twice[0]}; give each shard its own --shard-id, or remove old logs"
@@ -289,7 +344,7 @@ def read_translations(paths: Sequence[Path]) -> Translations:
     return Translations(
         path,
         [tokens[number] for number in order],
-        [decoded[number] for number in order] if len(decoded) == len(tokens) else None,
+        [decoded[number] for number in order] if decoded else None,
         _joined(shard.once["S"] for shard in shards),
         _joined(shard.once["T"] for shard in shards),
         configuration,
@@ -305,10 +360,15 @@ def _joined(parts: Iterable[Mapping[int, str]]) -> dict[int, str]:
 
 
 def _check_shards(shards: Sequence[_Shard]) -> None:
-    """Raise DataError for shards of different checkpoints or searches."""
+    """Raise DataError for shards of different checkpoints, texts or searches."""
+    if len({frozenset(shard.printed.keys() & {"H", "D"}) for shard in shards}) > 1:
+        raise DataError(
+            f"{', '.join(str(shard.path) for shard in shards)}: only some have lines H- or D-; give the output of each "
+            "shard as it is"
+        )
     first, *others = [shard for shard in shards if shard.configuration] or [shards[0]]
     for shard in others:
-        for name in ("path", "beam", "lenpen", *SEARCH):
+        for name in (*_EQUAL_IN_SHARDS, *SEARCH):
             values = option_in(first.configuration, name), option_in(shard.configuration, name)
             if values[0] != values[1]:
                 raise DataError(
@@ -329,23 +389,14 @@ def read_lines(path: Path, of: str, expected: int, remedy: str = "their referenc
         expected: their number.
         remedy: the right text, for the message.
     """
-    lines = _lines(path)
-    if all(map(_OTHER.match, lines)):
+    lines, is_output = read_file(path)
+    if is_output:
         raise DataError(f"{path}: lines of fairseq-generate, which are not in the order of the text; name {remedy}")
     if len(lines) != expected:
         raise DataError(
             f"{path} has {counted(len(lines), 'line')}, but there are {expected:,} {of}; name {remedy}, or translate "
             "again"
         )
-    return lines
-
-
-def _lines(path: Path) -> list[str]:
-    """Return the lines of a text; only LF and CR LF end a line, not U+2028 or a lone CR."""
-    check_is_file(path, remedy="name a file with a sentence per line")
-    lines = [line for _, line in numbered_lines(path)]
-    if not lines:
-        raise DataError(f"{path}: empty; write it again")
     return lines
 
 

@@ -1,6 +1,7 @@
 """Read the tokens of a Hugging Face directory, and the row that the model's own tokenizer gives to each of them.
 
-`tokenizer.json` is read by the tokenizers package, the files of every other directory by transformers' AutoTokenizer.
+`tokenizer.json` is read by the tokenizers package, the Python tokenizer of `embinit export-hf` by this package, the
+files of every other directory by transformers' AutoTokenizer. Code that is in a directory is never run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import VectorFileError
-from embinit_fairseq.io import read_json
+from embinit_fairseq.io import check_is_file, read_json
+from embinit_fairseq.vocab.dictionary import is_filler
+from embinit_fairseq.vocab.steps import STEPS, Preparation
 from embinit_fairseq.vocab.tokens import PREFIX, detect_style, parse, text_of
 
 logger = logging.getLogger(__name__)
@@ -151,6 +154,22 @@ def find_specials(declared: Mapping[str, Any], rows: Mapping[str, int]) -> dict[
     return specials
 
 
+# ---- What `embinit export-hf` writes --------------------------------------------------------------------------------
+
+#: class of its Python tokenizer
+EXPORTED_CLASS = "TupeTokenizer"
+#: folder of the tokenizer of a target side with its own dictionary
+EXPORTED_TARGET = "target"
+#: option of a step of the preparation -> the file of its content
+EXPORTED_FILES = {
+    "codes": "bpe.codes",
+    "glossary": "glossary.txt",
+    "model": "spiece.model",
+    "tokenizer": "subwords.json",
+}
+#: steps that change a word, not only a text; those that make subwords do, too
+_OF_WORDS = ("lowercase", "kim")
+
 # ---- Tokens and their rows ------------------------------------------------------------------------------------------
 
 #: rows that a matrix may have beyond twice the number of tokens: it is often padded to a round number
@@ -175,12 +194,13 @@ class Vocabulary:
     normalise: Callable[[str], str] | None
 
     def words(self) -> list[tuple[int, str]]:
-        """Return (row, word) of all tokens that are text, without the specials, ordered by row.
+        """Return (row, word) of all tokens that are text, without specials and fillers, ordered by row.
 
         Byte-level tokens are decoded to text, with a leading space spelled `Ġ`; parts of a character are surrogates.
         """
         hidden = set(self.specials.values())
         pairs = sorted((row, token) for token, row in self.rows.items() if row not in hidden and token)
+        pairs = [(row, token) for row, token in pairs if not is_filler(token)]
         if not self.is_bytes:
             return pairs
         return [(row, token if token in self.added else text_of(token)) for row, token in pairs]
@@ -215,6 +235,10 @@ def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabu
     Raises:
         VectorFileError: if no library can read the files, or the tokens do not fit the matrix.
     """
+    if side == "decoder" and (directory / EXPORTED_TARGET).is_dir():
+        directory /= EXPORTED_TARGET
+    if _class_of(directory) == EXPORTED_CLASS:
+        return _read_exported(directory, matrix_rows)
     file = directory / "tokenizer.json"
     if file.is_file() and _class_of(directory) != _JAPANESE:
         tokenizer = backend = _open_with_tokenizers(file)
@@ -254,6 +278,32 @@ def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabu
         *(rows, markers, find_specials(declared, rows), frozenset(added), is_bytes, segment),
         normalise and cache(normalise),
     )
+
+
+def _read_exported(directory: Path, matrix_rows: int) -> Vocabulary:
+    """Read the Python tokenizer of `embinit export-hf` from its files; see `read_vocabulary`.
+
+    Words of a dictionary are prepared already: they are lower-cased and segmented as in the export, nothing else.
+    """
+    config = read_optional_json(directory / "tokenizer_config.json")
+    content: dict[str, Any] = {}
+    check_is_file(directory / "vocab.txt", error=VectorFileError)
+    try:
+        symbols = (directory / "vocab.txt").read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+        for option, name in EXPORTED_FILES.items():
+            if (file := directory / name).is_file():
+                content[option] = file.read_bytes() if option == "model" else file.read_bytes().decode("utf-8").strip()
+        content["vocabulary"] = frozenset(symbols) if config.get("only_known") else None
+        steps = [step for step in config.get("steps", []) if step["step"] in _OF_WORDS or STEPS[step["step"]].subwords]
+        segment = Preparation(steps, content)
+        added = {token["content"]: int(row) for row, token in config.get("added_tokens_decoder", {}).items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise VectorFileError(f"{directory}: its tokenizer is damaged ({error}); export the model again") from error
+    rows = {symbol: row for row, symbol in enumerate(symbols)} | added
+    rows = _fitting(directory, rows, {*added} - {*symbols}, matrix_rows)
+    markers = detect_style(rows)
+    specials = find_specials(declared_specials(directory), rows)
+    return Vocabulary(rows, markers, specials, frozenset(added), markers == "bytelevel", segment, None)
 
 
 def _normaliser(backend: Any) -> Callable[[str], str] | None:

@@ -22,23 +22,26 @@ from embinit_fairseq.vectors.text_lines import fields, numeric_tail
 
 
 def _line(code: str, words: str, matrix: str, package: str = "") -> str:
-    """Return a command that writes an .npz file; `P` stands for the file, `N` for the new one."""
+    """Return a command that writes an .npz file, as a template of `_with_paths`."""
     packages = f"numpy, {package}" if package else "numpy"
     return (
-        f'convert it: python -c "import {packages}; {code}; numpy.savez(N, words=numpy.array({words}, str), '
+        f'convert it: python -c "import {packages}; {code}; numpy.savez({{npz!r}}, words=numpy.array({words}, str), '
         f"matrix=numpy.array({matrix}, 'f4'))\""
     )
 
 
 _GENSIM = (
-    'convert it: python -c "from gensim.utils import SaveLoad; m = SaveLoad.load(P); '
-    "getattr(m, 'wv', m).save_word2vec_format(N)\""
+    'convert it: python -c "from gensim.utils import SaveLoad; m = SaveLoad.load({path!r}); '
+    "getattr(m, 'wv', m).save_word2vec_format({vec!r})\""
 )
 _DICT = "list(d)", "list(d.values())"
 _ROWS = "[r[0] for r in d]", "[numpy.hstack(r[1:]) for r in d]"
 _TABLE = "if its columns are the word and the numbers, "
-_ARROW = "d = [[*r.values()] for r in t.read_table(P).to_pylist()]"
-_HDF = f"{_TABLE}convert it: python -c \"import pandas; pandas.read_hdf(P).to_csv(N, sep=' ', header=False)\""
+_ARROW = "d = [[*r.values()] for r in t.read_table({path!r}).to_pylist()]"
+_HDF = (
+    f"{_TABLE}convert it: "
+    "python -c \"import pandas; pandas.read_hdf({path!r}).to_csv({txt!r}, sep=' ', header=False)\""
+)
 _UNPACK = "unpack it and give the file of vectors in it"
 _FOLDER = "give the folder of the Hugging Face model that it was made from"
 
@@ -49,11 +52,11 @@ _FILES: tuple[tuple[bytes, str, str], ...] = (
         rb"\x80[\x02-\x05]|\((dp|lp)\d+\n|ccopy_reg\n|cgensim",
         "a pickle of Python objects, which can execute code when it is opened",
         "if you trust it and it is a dictionary of words and vectors, "
-        + _line("d = pickle.load(open(P, 'rb'))", *_DICT, package="pickle"),
+        + _line("d = pickle.load(open({path!r}, 'rb'))", *_DICT, package="pickle"),
     ),
     (rb"\x89HDF\r\n", "an HDF5 file", _HDF),
-    (rb"PAR1", "a Parquet table", _TABLE + _line(f"{_ARROW}", *_ROWS, package="pyarrow.parquet as t")),
-    (rb"ARROW1|FEA1", "an Arrow table", _TABLE + _line(f"{_ARROW}", *_ROWS, package="pyarrow.feather as t")),
+    (rb"PAR1", "a Parquet table", _TABLE + _line(_ARROW, *_ROWS, package="pyarrow.parquet as t")),
+    (rb"ARROW1|FEA1", "an Arrow table", _TABLE + _line(_ARROW, *_ROWS, package="pyarrow.feather as t")),
     (
         rb"SQLite format 3",
         "a database (Magnitude's vectors are one)",
@@ -61,7 +64,7 @@ _FILES: tuple[tuple[bytes, str, str], ...] = (
     ),
     (rb"GGUF|GGML|ggml|lmgg", "a model of llama.cpp", _FOLDER),
     (rb"\x08[\x03-\x14][\x12B\x3a].(?s:.){0,80}(pytorch|onnx|tf2onnx)", "an ONNX model", _FOLDER),
-    (rb"FiFu", "vectors of finalfusion", "convert it: finalfusion convert -t word2vec P N"),
+    (rb"FiFu", "vectors of finalfusion", "convert it: finalfusion convert -t word2vec {path} {vec}"),
     (rb"(?s:.){7}\0\{\"|(?s:.){7}\0\{\s*\"", "weights of a model (safetensors)", ""),
     (rb"\n.{1,3}\n.{1,3}(<unk>|<pad>|<s>)", "a sentencepiece model, which has subwords and no vectors", "give vectors"),
     (rb"7z\xbc\xaf|Rar!|\x04\x22\x4d\x18|\x1f\x9d|LZIP", "an archive that is not read", _UNPACK),
@@ -71,12 +74,12 @@ _FILES: tuple[tuple[bytes, str, str], ...] = (
         rb"\s*[{\[](?=[^\n]*\"[^\n]*:\s*[\[{])[^\n]*\n\s*[{\[]",
         "JSON, one object per line",
         "if each has the word and then the vector, "
-        + _line("d = [[*json.loads(r).values()] for r in open(P)]", *_ROWS, package="json"),
+        + _line("d = [[*json.loads(r).values()] for r in open({path!r})]", *_ROWS, package="json"),
     ),
     (
         rb"\s*\{\s*\"[^\"\n]*\"\s*:",
         "JSON",
-        "if it has words and vectors, " + _line("d = json.load(open(P))", *_DICT, package="json"),
+        "if it has words and vectors, " + _line("d = json.load(open({path!r}))", *_DICT, package="json"),
     ),
     (rb"\s*\[\s*[\[{\"][^ ]", "JSON", "write words and matrix to an .npz file"),
     (
@@ -100,26 +103,30 @@ _FOLDERS: tuple[tuple[str, str, str], ...] = (
         "an adapter (PEFT), which has no embedding matrix",
         "give the folder of its base_model_name_or_path, or merge them: merge_and_unload().save_pretrained()",
     ),
-    ("checkpoint*.pt", "a folder of fairseq checkpoints", "name one of them, such as P/checkpoint_best.pt"),
-    ("vocab/key2row", "a model of spaCy", _line(f"v = spacy.load(P).vocab; {_SPACY[0]}", *_SPACY[1:], package="spacy")),
+    ("checkpoint*.pt", "a folder of fairseq checkpoints", "name one of them, such as {path}/checkpoint_best.pt"),
+    (
+        "vocab/key2row",
+        "a model of spaCy",
+        _line(f"v = spacy.load({{path!r}}).vocab; {_SPACY[0]}", *_SPACY[1:], package="spacy"),
+    ),
     (
         "freqs.json",
         "vectors of sense2vec",
-        _line("d = [*sense2vec.Sense2Vec().from_disk(P).items()]", *_ROWS, package="sense2vec"),
+        _line("d = [*sense2vec.Sense2Vec().from_disk({path!r}).items()]", *_ROWS, package="sense2vec"),
     ),
     (
         "key2row",
         "vectors of spaCy",
-        _line(f"v = spacy.vocab.Vocab().from_disk(P); {_SPACY[0]}", *_SPACY[1:], package="spacy.vocab"),
+        _line(f"v = spacy.vocab.Vocab().from_disk({{path!r}}); {_SPACY[0]}", *_SPACY[1:], package="spacy.vocab"),
     ),
     ("shared_vocabulary.*", "a model of CTranslate2", "give the checkpoint or the folder that it was made from"),
     (
         "wordembedding_config.json",
         "words and vectors of sentence-transformers",
         _line(
-            "w = json.load(open(P + '/whitespacetokenizer_config.json'))['vocab']",
+            "w = json.load(open({path!r} + '/whitespacetokenizer_config.json'))['vocab']",
             "w",
-            "torch.load(P + '/pytorch_model.bin', weights_only=True)['emb_layer.weight']",
+            "torch.load({path!r} + '/pytorch_model.bin', weights_only=True)['emb_layer.weight']",
             package="json, torch",
         ),
     ),
@@ -127,13 +134,15 @@ _FOLDERS: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def _with_paths(remedy: str, path: str, new: str = ".npz") -> str:
-    """Put the paths into a remedy."""
-    new = ".vec" if "word2vec" in remedy else ".txt" if "to_csv" in remedy else new
-    in_code = "python -c" in remedy
+def _with_paths(remedy: str, path: str, ending: str = ".npz") -> str:
+    """Put the paths into a remedy: {path} is the file or folder; {npz}, {vec} and {txt} are names of a new file."""
     path = path.rstrip(os.sep) or path
-    names = {"P": repr(path) if in_code else path, "N": repr(path + new) if in_code else path + new}
-    return re.sub(r"\b[PN]\b(?!\()", lambda found: names[found[0]], remedy)
+    return remedy.format(path=path, npz=path + ending, vec=f"{path}.vec", txt=f"{path}.txt")
+
+
+def _literal(name: str) -> str:
+    """Return a name as Python code in a template of `_with_paths`."""
+    return repr(name).replace("{", "{{").replace("}", "}}")
 
 
 def file_of_other_tool(path: str, head: bytes) -> str | None:
@@ -145,7 +154,7 @@ def file_of_other_tool(path: str, head: bytes) -> str | None:
         return _array_alone(path)
     for pattern, found, remedy in _COMPILED:
         if pattern.match(head):
-            return f"{found}; {_with_paths(remedy or _folder_of(path), path)}"
+            return f"{found}; {_with_paths(remedy, path) if remedy else _folder_of(path)}"
     if _is_binary_glove(head):
         return "numbers without words, as GloVe's vectors.bin has; give vectors.txt (glove -binary 2 writes both)"
     return None
@@ -176,7 +185,7 @@ def _array_alone(path: str) -> str:
     if os.path.isfile(os.path.join(folder, "key2row")):
         return f"the array of spaCy's vectors in {folder}; give the folder"
     words = "open('WORDS', encoding='utf-8').read().split('\\n')"
-    line = _line(f"w = [word for word in {words} if word]", "w", "numpy.load(P)")
+    line = _line(f"w = [word for word in {words} if word]", "w", "numpy.load({path!r})")
     return f"a NumPy array without words; with a file of one word per row, {_with_paths(line, path)}"
 
 
@@ -192,17 +201,17 @@ def arrays_of_other_tool(path: str, arrays: Mapping[str, np.ndarray]) -> str:
     matrices = [name for name, array in arrays.items() if array.ndim == 2 and array.dtype.kind == "f"]
     matrix = max(matrices, key=lambda name: arrays[name].size, default="MATRIX")
     words = next((name for name, array in arrays.items() if array.ndim == 1 and array.dtype.kind in "US"), "WORDS")
-    load, words = "a = numpy.load(P)", f"a['{words}']"
+    load, words = "a = numpy.load({path!r})", f"a[{_literal(words)}]"
     if marian := next((name for name in matrices if re.fullmatch(r"(encoder_|decoder_)?Wemb(_all|_dec)?", name)), None):
         found = f"a model of Marian or Nematus ({found}), whose words are in its vocabulary (.yml, .json)"
         load, matrix, words = f"{load}; v = yaml.safe_load(open('VOCABULARY'))", marian, "sorted(v, key=v.get)"
-    line = _line(load, words, f"a['{matrix}']", package="yaml" if marian else "")
+    line = _line(load, words, f"a[{_literal(matrix)}]", package="yaml" if marian else "")
     return f"{found}; {_with_paths(line, path, '.words.npz')}"
 
 
 def state_of_other_tool(path: str, content: Any) -> str:
     """Return what a file of torch.save holds if it is not a fairseq checkpoint, and the remedy."""
-    load, package = "d = torch.load(P, weights_only=True)", "torch"
+    load, package = "d = torch.load({path!r}, weights_only=True)", "torch"
     values = list(content.values()) if isinstance(content, Mapping) else []
     shapes = {len(getattr(value, "shape", ())) for value in values}
     if isinstance(content, (tuple, list)) and len(content) > 2 and isinstance(content[0], list):

@@ -20,6 +20,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from embinit_fairseq.vocab.tokens import Token, as_text, compatible, ignores_spaces, parse, plain, respell, unmarked
 
@@ -117,6 +118,30 @@ def masked(token: Token, mask: str) -> Token:
 # ---- Match ----------------------------------------------------------------------------------------------------------
 
 
+class Rank(NamedTuple):
+    """How far a row is from a piece of text: the smallest rank is the closest row, and the first field counts most.
+
+    Attributes:
+        is_masked: the row has masks instead of digits.
+        case: `closeness` if the case differs, else 0.
+        ends: see `_is_less`.
+        markers: 1 if the markers differ; 2 if, in addition, only the row may be inside a word.
+        has_label: the row has a label.
+        reading: place in `readings`, of which later ones need more rules.
+        level: `closeness`.
+        row: number of the row.
+    """
+
+    is_masked: bool
+    case: int
+    ends: int
+    markers: int
+    has_label: bool
+    reading: int
+    level: int
+    row: int
+
+
 class Matcher:
     """Find the row of a vocabulary for a piece of text.
 
@@ -154,8 +179,9 @@ class Matcher:
         A row with the digits comes before one with masks, then the text counts; then a row that may be a whole word
         comes before a part of one; then the fewer rules the better; then the order of the rows.
         """
-        best: tuple[tuple[int, ...], str] = (-1,), ""
-        for changes, (mine, changed) in enumerate(readings(token, self._rules, self._spelling)):
+        best: Rank | None = None
+        best_rule = ""
+        for reading, (mine, changed) in enumerate(readings(token, self._rules, self._spelling)):
             is_masked = "digits" in changed
             for row, theirs, has_label in self._rows.get(fold(mine.surface), ()):
                 level = closeness(mine.surface, theirs.surface)
@@ -165,13 +191,11 @@ class Matcher:
                 is_unusual = other_marker and mine.initial is not False and theirs.initial is not True
                 other_case = level >= OTHER_CASE
                 rule = self._rule(changed, label=has_label, marker=other_marker, casefold=other_case)
-                rank = (
-                    *(is_masked, level * other_case, _is_less(mine, theirs)),
-                    *(other_marker + is_unusual, has_label, changes, level, row),
-                )
-                if rule and (not best[1] or rank < best[0]):
-                    best = rank, rule
-        return best[0][-1], best[1]
+                case, ends, markers = level * other_case, _is_less(mine, theirs), other_marker + is_unusual
+                rank = Rank(is_masked, case, ends, markers, has_label, reading, level, row)
+                if rule and (best is None or rank < best):
+                    best, best_rule = rank, rule
+        return (-1, "") if best is None else (best.row, best_rule)
 
     def _rule(self, changed: tuple[str, ...], **differs: bool) -> str:
         """Return the names of the rules that the differences need; "" if one of them is switched off."""

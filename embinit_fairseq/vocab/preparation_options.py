@@ -5,6 +5,7 @@ A suggestion is for messages only: one symbol of a dictionary changes it.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from embinit_fairseq.vocab.cleaning import SYMBOLS, UNKNOWN
 from embinit_fairseq.vocab.steps import STEPS, Preparation
 from embinit_fairseq.vocab.tokens import detect_style
 
+logger = logging.getLogger(__name__)
 #: name of a preparation of several steps -> the steps
 SHORTHANDS = {"wikibooks": "cleaned,lowercase,moses:no-escape", "none": ""}
 #: subword style of a dictionary -> its step
@@ -37,7 +39,7 @@ def parse_steps(text: str, lang: str = "en", flag: str = "--preparation") -> lis
 
     Args:
         text: names separated by commas; after a name, its options separated by colons.
-        lang: two-letter code of the text's language, for the steps that depend on it.
+        lang: code of the text's language (de, de_DE, deu_Latn), for the steps that depend on it.
         flag: the option, for messages.
 
     Raises:
@@ -47,7 +49,9 @@ def parse_steps(text: str, lang: str = "en", flag: str = "--preparation") -> lis
     for name, *options in (part.split(":") for part in _expanded(text)):
         if name not in STEPS:
             raise OptionError(f"{flag} {text}: no step {name!r}; choose from {steps_help()}, separated by commas")
-        step: dict[str, Any] = {"step": name, **({"lang": lang} if "lang" in STEPS[name].options else {})}
+        step: dict[str, Any] = {"step": name}
+        if "lang" in STEPS[name].options:
+            step["lang"] = lang = _known_language(lang, name)
         switches = {_written(option, value): value for option, _ in _switches(name) for value in (True, False)}
         for option in options:
             if option not in switches:
@@ -101,6 +105,37 @@ def suggested(symbols: Collection[str], is_translation: bool = False) -> str:
         steps = [step for step in steps if step == "lowercase"] if subwords == "sentencepiece" else steps
         steps.append(subwords)
     return ",".join(steps) or "none"
+
+
+def in_language(steps: Sequence[dict[str, Any]], code: str) -> list[dict[str, Any]] | None:
+    """Return the steps with the rules of another language; None if they depend on it and the code is not known."""
+    from fairseq_compat.languages import UnknownLanguageError, language
+
+    depends = ["lang" in STEPS[step["step"]].options for step in steps]
+    try:
+        lang = language(code) if any(depends) else ""
+    except UnknownLanguageError:
+        return None
+    return [{**step, "lang": lang} if is_own else step for step, is_own in zip(steps, depends)]
+
+
+def language_in(name: str) -> str:
+    """Return the language that the name of a dictionary says: `de` of dict.de.txt, `` of dict.txt."""
+    return name.removeprefix("dict.").removesuffix(".txt") if name.count(".") > 1 else ""
+
+
+def _known_language(code: str, step: str) -> str:
+    """Return the code by which libraries know a language; of another language the step has the rules of English."""
+    from fairseq_compat.languages import UnknownLanguageError, language
+
+    try:
+        return language(code)
+    except UnknownLanguageError:
+        logger.warning(
+            "%s is not the code of a known language (de, de_DE, deu_Latn): the step %s has the rules of English",
+            *(code, step),
+        )
+        return "en"
 
 
 def _expanded(text: str) -> list[str]:

@@ -34,6 +34,8 @@ FILE = "preparation.json"
 _FORMAT = 1
 #: option of a step -> option of the commands that names its file
 FLAGS = {"codes": "--bpe-codes", "model": "--sentencepiece-model", "tokenizer": "--tokenizer"}
+#: the same in Python, where --tokenizer has no counterpart: fairseq's own option has its name
+_ARGUMENTS = {"codes": "bpe_codes", "model": "sentencepiece_model"}
 #: raw lines that a record has of each text
 _EXAMPLES = 3
 #: share of a text's lines that may come out otherwise: data sets have tokens of programs that differ in rare cases
@@ -107,10 +109,10 @@ class Recorded:
         path = Path(given) if given is not None else None
         if path is None and self.folder is not None:
             path = self.folder / recorded["path"]
-        flag = flag or FLAGS.get(name, name)
+        way, flag = flag or given_by(name), flag or FLAGS[name]
         if path is None or not path.is_file():
             raise DataError(
-                f"{self._where}: needs {recorded['path']}, which is not there; give it by {flag}"
+                f"{self._where}: needs {recorded['path']}, which is not there; give it by {way}"
                 if given is None
                 else f"{flag} {given}: no such file; check the path"
             )
@@ -145,6 +147,17 @@ class Recorded:
         return str(self.folder / FILE) if self.folder is not None else f"the {FILE} in the checkpoint"
 
 
+def given_by(option: str) -> str:
+    """Return how a user names the file of a step's option, in commands and in Python."""
+    argument = _ARGUMENTS.get(option)
+    return FLAGS[option] if argument is None else f"{FLAGS[option]} FILE (from_pretrained: {argument}=FILE)"
+
+
+def own_record(dictionary: Path) -> str:
+    """Return the remedy for a dictionary that was copied without its record."""
+    return f"copy {FILE} and the files that it names, too, from where this {dictionary.name} was made"
+
+
 def symbols_hash(symbols: Sequence[str]) -> str:
     """Return a short hash of a dictionary's symbols in their order; fillers at its end do not count."""
     words = [symbol for symbol in symbols if not is_filler(symbol)]
@@ -167,8 +180,8 @@ def read_preparation(dictionary: PathLike) -> Recorded | None:
     recorded = recorded_in(entries[path.name], str(file), file.parent)
     if recorded.symbols != symbols_hash(read_dictionary(path).symbols):
         raise DataError(
-            f"{file}: is the record of another {path.name} (its symbols have the hash {recorded.symbols}); give the "
-            "dictionary that was made with it, or remove the record"
+            f"{file}: is the record of another {path.name} (its symbols have the hash {recorded.symbols}); "
+            f"{own_record(path)}; or remove this one and name the steps"
         )
     return recorded
 
@@ -192,12 +205,14 @@ def records_of_data(folders: Sequence[PathLike]) -> dict[str, Recorded]:
         folders: of binarised data, which may be in parts (`bin.00:bin.01`).
 
     Raises:
-        DataError: parts were prepared in different ways.
+        DataError: a dictionary is another one than its record's, or parts were prepared in different ways.
     """
     records: dict[str, Recorded] = {}
     for folder in (Path(part, name) for part in folders for name in ("", "input0")):
         for name, entry in entries_of(folder).items():
             recorded = recorded_in(entry, str(folder / FILE), folder)
+            if (folder / name).is_file():
+                read_preparation(folder / name)  # refuses the record of another dictionary
             if not records.setdefault(name, recorded).is_same(recorded):
                 raise DataError(
                     f"{folder / FILE}: text of {name} was prepared by {written(recorded.steps)}, in "

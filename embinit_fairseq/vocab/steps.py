@@ -65,15 +65,13 @@ def _moses(lang: str, escape: bool, dashes: bool) -> Callable[[str], str]:
     return partial(tokenize, return_str=True, escape=escape, aggressive_dash_splits=dashes)
 
 
-def _joined(lang: str, escape: bool = False, dashes: bool = False) -> Callable[[str], str]:
-    """Return Moses' detokeniser. Without `escape` a written `&amp;` is text; it must survive."""
-    detokenizer = library("sacremoses").MosesDetokenizer(lang=lang)
+def _joined(lang: str, escape: bool = False, **_: Any) -> Callable[[str], str]:
+    """Return Moses' detokeniser, which joins `@-@` whether or not the step makes it.
 
-    def join(text: str) -> str:
-        plain = text.replace(" @-@ ", "-") if dashes else text
-        return detokenizer.detokenize(plain.split(), unescape=escape)
-
-    return join
+    Without `escape` a written `&amp;` is text, and must survive.
+    """
+    detokenize = library("sacremoses").MosesDetokenizer(lang=lang).detokenize
+    return lambda text: detokenize(text.split(), unescape=escape)
 
 
 def _kim() -> Callable[[str], str]:
@@ -108,13 +106,7 @@ def _bpe(codes: str, glossary: str | None = None, vocabulary: Any = None) -> Cal
     bpe = library("subword_nmt.apply_bpe").BPE(
         io.StringIO(codes), vocab=vocabulary, glossaries=[glossary] if glossary else None
     )
-
-    def segment(text: str) -> list[str]:
-        words = text.split()
-        # a symbol of the text, such as <url>, has no subwords
-        return [part for word in words for part in ([word] if restore(word) != word else bpe.segment_tokens([word]))]
-
-    return segment
+    return lambda text: bpe.segment_tokens(text.split())  # a carrier of <url> is one character, and stays
 
 
 def _without_bpe(**_: Any) -> Callable[[Sequence[str]], str]:

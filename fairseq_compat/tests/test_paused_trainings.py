@@ -185,6 +185,58 @@ def test_random_numbers_continue(tmp_path):
     assert np.random.rand() == first
 
 
+def pause(folder: Path) -> None:
+    """Write the checkpoint of a training that ends within its first epoch, after one update."""
+    model = trainer()
+    model.cfg.optimization.max_update = 1
+    model.set_num_updates(1)
+    assert validate(model, 1, 5.0, folder, end_of_epoch=False)
+
+
+def loaded_by(model, path: Path):
+    """Return the extra state after fairseq-train has read a checkpoint; its iterator reads an example, and draws."""
+
+    def get_train_iterator(epoch, **_):
+        np.random.rand(), random.random(), torch.rand(1)
+        return SimpleNamespace(epoch=epoch, iterations_in_epoch=1, load_state_dict=lambda state: None)
+
+    model.get_train_iterator = get_train_iterator
+    model.cfg.checkpoint.restore_file = str(path)
+    return checkpoint_utils.load_checkpoint(model.cfg.checkpoint, model)[0]
+
+
+def test_random_numbers_continue_after_an_example_was_read(tmp_path):
+    """Unless the training continues with another seed."""
+    pause(tmp_path)
+    draws = np.random.rand(), random.random(), torch.rand(1)
+    for seed in (1, 2):
+        model = trainer()
+        model.cfg.common.seed = seed
+        np.random.seed(9), random.seed(9), torch.manual_seed(9)
+        loaded_by(model, tmp_path / "checkpoint.pt")
+        same = [one == other for one, other in zip((np.random.rand(), random.random(), torch.rand(1)), draws)]
+        assert same == [seed == 1] * 3
+
+
+def test_a_second_training_has_no_best_value(tmp_path):
+    checkpoint_utils.save_checkpoint.best = 1.0
+    assert loaded_by(trainer(), tmp_path / "missing.pt") is None
+    assert not hasattr(checkpoint_utils.save_checkpoint, "best")
+
+
+def test_only_a_training_that_has_ended_makes_no_more_updates(tmp_path, monkeypatch):
+    """A checkpoint of a stop by a signal is continued, also with the last update."""
+    monkeypatch.setattr(paused_trainings.State, "finished", None)
+    pause(tmp_path)
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=False)
+    for stopped in (False, True):
+        torch.save({**state, "extra_state": {**state["extra_state"], "stopped": stopped}}, tmp_path / "checkpoint.pt")
+        model = trainer()
+        model.cfg.optimization.max_update = 1
+        loaded_by(model, tmp_path / "checkpoint.pt")
+        assert (paused_trainings.State.finished is None) == stopped
+
+
 def test_moving_average_counts_on(tmp_path):
     model = trainer()
     model.cfg.ema.update({"store_ema": True, "ema_update_freq": 3})
@@ -197,10 +249,9 @@ def test_moving_average_counts_on(tmp_path):
 
 
 def test_clock_of_the_process(tmp_path):
-    model = trainer()
-    validate(model, 1, 5.0, tmp_path, end_of_epoch=False)
+    pause(tmp_path)
     metrics.reset()
-    continued(tmp_path)
+    assert continued(tmp_path)[1] is not None
     assert metrics.get_meter("default", "wall").elapsed_time > 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import sys
@@ -12,7 +13,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import torch
-from fairseq import hub_utils, options, tasks, utils
+from fairseq import checkpoint_utils, hub_utils, options, tasks, utils
 from fairseq.data import Dictionary, FairseqDataset, encoders, indexed_dataset
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE
@@ -20,6 +21,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf, overwrite_ar
 from fairseq.file_chunker_utils import Chunker, find_offsets
 from fairseq.models.transformer import TransformerModel
 from fairseq.tasks import FairseqTask
+from fairseq.tasks.translation import TranslationTask
 from fairseq_cli import generate, interactive, preprocess, score
 from fairseq_compat.fixes.replaced_words import with_words
 from training_symptoms import in_folder, refused, write_split
@@ -60,6 +62,9 @@ def line_ends(folder: Path) -> None:
     assert [line.split() for line in raw.lines] == expected
     with standard_input(text):
         read = [list(interactive.buffered_read(name, 4)) for name in (str(text), "-")]
+    (folder / "marked").write_bytes(b"\xef\xbb\xbf" + text.read_bytes())
+    with standard_input(folder / "marked"):
+        read += [list(interactive.buffered_read(name, 4)) for name in (str(folder / "marked"), "-")]
     for buffers in read:
         assert [line.split() for buffer in buffers for line in buffer] == expected
         assert not any(set(line) - set("abcdefghi ") for buffer in buffers for line in buffer)
@@ -159,6 +164,11 @@ def bpe_vocabularies(folder: Path) -> None:
     assert encoders.build_bpe(config).encode("abc") == "abc"
     (folder / "glossary.txt").write_text("^(?:abb|d\\.)$\n")
     assert encoders.build_bpe(config).encode("abb abbb d. xd.") == "abb ab@@ b@@ b d. x@@ d@@ ."
+    (folder / "glossary.txt").write_text("^(?:abb)|(?:d)$\n")  # `abbb` only begins as one of its words
+    own = importlib.import_module("subword_nmt.apply_bpe").BPE(
+        codes.open(encoding="utf-8"), glossaries=["^(?:abb)|(?:d)$"]
+    )
+    assert encoders.build_bpe(config).encode("abb abbb xd") == own.segment("abb abbb xd") == "abb ab@@ b@@ b x@@ d"
     (folder / "glossary.txt").write_text("abb\n")
     with refused("glossary.txt", "another folder"):
         encoders.build_bpe(config)
@@ -180,11 +190,15 @@ def text_pairs(folder: Path) -> None:
     preprocess.main(args)
     moved = json.loads((folder / "new" / "bin" / "preparation.json").read_text())
     assert moved["dictionaries"]["dict.de.txt"]["files"]["codes"]["path"] == "../../codes", moved
-    (folder / "train.en").write_text("a\nb\nc\n")
-    args.destdir = str(folder / "none")
-    with refused("train.de has 2 lines", "train.en 3"):
-        preprocess.main(args)
-    assert not (folder / "none").exists()
+    (folder / "other.de").write_text("a\nb")
+    (folder / "other.en").write_text("a\nb\nc\n")
+    args.destdir, good = str(folder / "none"), args.trainpref
+    for name, prefixes in (("trainpref", "other"), ("validpref", "train,other"), ("testpref", "train,other")):
+        setattr(args, name, ",".join(str(folder / prefix) for prefix in prefixes.split(",")))
+        with refused("other.de has 2 lines", "other.en 3"):
+            preprocess.main(args)
+        assert not (folder / "none").exists()
+        setattr(args, name, good)
 
 
 def composed(*arguments: str):
@@ -329,3 +343,38 @@ def replaced_words() -> None:
     alignment = with_words(task, lambda sample: ["p q@@ r"]).inference_step(None, None, {})[0][0]["alignment"]
     for translated, expected in (({}, "xqy"), ({"q@@": "z"}, "xz y")):
         assert utils.post_process_prediction(tokens, "", alignment, translated, words, "@@ ")[1] == expected
+    tokens[0] = words.bos()
+    assert utils.post_process_prediction(tokens, "", alignment, {}, words, "@@ ", {words.index("y")})[1] == "q"
+    each_sentence_has_its_words()
+
+
+@in_folder
+def each_sentence_has_its_words(folder: Path) -> None:
+    """A model translates every sentence by one unknown word; batches have sentences of several lengths."""
+    lines = ["p q", "r s t u", "v", "w x y"]
+    for lang in ("de", "en"):
+        (folder / f"test.de-en.{lang}").write_text("".join(f"{line}\n" for line in lines))
+        Dictionary().save(str(folder / f"dict.{lang}.txt"))
+    given = ["-s", "de", "-t", "en", "--path", "x", "--cpu", "--replace-unk", "--batch-size", "3"]
+
+    def inference_step(task, generator, models, sample, **_):
+        tokens = torch.tensor([task.target_dictionary.unk(), task.target_dictionary.eos()])
+        hypothesis = {"tokens": tokens, "score": 0.0, "positional_scores": torch.zeros(2), "attention": None}
+        return [[{**hypothesis, "alignment": [(0, 0)]}] for _ in sample["net_input"]["src_tokens"]]
+
+    for program, parser, more in (
+        (generate, options.get_generation_parser(), ["--dataset-impl", "raw"]),
+        (interactive, options.get_interactive_generation_parser(), ["--input", str(folder / "test.de-en.de")]),
+    ):
+        more += ["--buffer-size", "9"] if program is interactive else []
+        config = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, [str(folder), *given, *more]))
+        model, said = mock.Mock(max_positions=lambda: (9, 9)), io.StringIO()
+        with (
+            mock.patch.object(checkpoint_utils, "load_model_ensemble", return_value=([model], config)),
+            mock.patch.object(TranslationTask, "build_generator"),
+            mock.patch.object(TranslationTask, "inference_step", inference_step),
+            contextlib.redirect_stdout(said),
+        ):
+            program.main(config)
+        rows = sorted(line.split("\t") for line in said.getvalue().splitlines() if line[:2] == "H-")
+        assert [row[-1] for row in rows] == ["p", "r", "v", "w"], f"{program.__name__}: {rows}"

@@ -427,8 +427,10 @@ def half_precision_state() -> None:
 
     first = optimizer(torch.ones(3).half())
     first.zero_grad()
-    first.fp16_params[0].grad = torch.full((3,), 0.01).half()
+    first.backward(0.01 * first.fp16_params[0].float().sum())
     first.step()
+    assert torch.equal(first.fp32_params[0].half(), first.fp16_params[0])
+    assert not torch.equal(first.fp32_params[0], first.fp16_params[0].float()), "nothing is rounded here"
     state = fairseq_utils.move_to_cpu(first.state_dict())
     second, changed = optimizer(first.fp16_params[0].data), optimizer(torch.zeros(3).half())
     for one in (second, changed):

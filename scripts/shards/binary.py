@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from shards.counts import read_counts
-from shards.tasks import Task
+from shards.counts import add_up
+from shards.tasks import Task, shard_files
 
 from embinit_fairseq.io import whole_file, whole_folder
 
@@ -25,11 +25,11 @@ from embinit_fairseq.io import whole_file, whole_folder
 _HEADER = 18
 
 
-def write_dictionary(counts: Path, path: Path, size: int | None, special: Sequence[str] = ()) -> None:
+def write_dictionary(encoded: Path, path: Path, size: int | None, special: Sequence[str] = ()) -> None:
     """Write the most frequent symbols, padded to a multiple of eight with fairseq's own four.
 
     Args:
-        counts: symbols with their counts.
+        encoded: folder of the encoded shards, which have their counts in symbols.txt.
         path: dict.txt.
         size: number of symbols with fairseq's own four; None: all.
         special: symbols that come first, whether they occur or not, as in TUPE's code.
@@ -38,7 +38,7 @@ def write_dictionary(counts: Path, path: Path, size: int | None, special: Sequen
 
     dictionary = Dictionary(extra_special_symbols=special)
     dictionary.count = [0] * len(dictionary)  # extra symbols are counted once when they are added
-    for symbol, count in read_counts(counts):
+    for symbol, count in add_up(shard_files(encoded, "symbols.txt")).items():
         dictionary.add_symbol(symbol, count)
     dictionary.finalize(nwords=-1 if size is None else size, padding_factor=8)
     # Dictionary.save would leave the extra symbols out, and every other symbol's number would be wrong by three.

@@ -1,7 +1,7 @@
 """Sum up counts of words exactly in bounded memory, and choose the most frequent ones.
 
-A file of counts has lines "word count", sorted by word. The files of all shards are merged as they are read, in a tree
-of LEVELS levels: a task merges as many files as the cube root of their number. The most frequent words are chosen by a
+A file of counts has lines "word count", sorted by word. The files of all shards are merged as they are read, in two
+levels: a task merges as many files as the square root of their number. The most frequent words are chosen by a
 histogram of the counts, which is small. Of words with the same count the first in order of spelling are chosen.
 """
 
@@ -18,35 +18,44 @@ from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
-from shards.exchange import LEVELS, fan_of
+from shards.exchange import group_of
 from shards.tasks import Step, Task
 
 from embinit_fairseq.io import whole_file, whole_folder, write_json
 
 
-def merge_steps(title: str, sources: Callable[[], list[Path]], folder: Path) -> list[Step]:
-    """Return the steps that write folder/LEVELS/00000.txt, the sum of the files that `sources` returns."""
-    return [
-        Step(f"{title} {level + 1}/{LEVELS}", partial(_merge_tasks, sources, folder, level)) for level in range(LEVELS)
-    ]
+def merge_step(title: str, sources: Callable[[], list[Path]], folder: Path) -> Step:
+    """Return the step that merges neighbouring files of those that `sources` returns; `merged` reads the results."""
+    return Step(title, partial(_merge_tasks, sources, folder))
 
 
-def merged_file(folder: Path) -> Path:
-    """Return the file that `merge_steps` writes."""
-    return folder / str(LEVELS) / "00000.txt"
-
-
-def _merge_tasks(sources: Callable[[], list[Path]], folder: Path, level: int) -> list[Task]:
+def _merge_tasks(sources: Callable[[], list[Path]], folder: Path) -> list[Task]:
     paths = sources()
-    fan = fan_of(len(paths))
-    for below in range(1, level + 1):
-        paths = [folder / str(below) / f"{number:05}.txt" for number in range(-(-len(paths) // fan))]
-    groups = [paths[first : first + fan] for first in range(0, len(paths), fan)]
-    outputs = [folder / str(level + 1) / f"{number:05}.txt" for number in range(len(groups))]
+    size = group_of(len(paths))
+    groups = [paths[first : first + size] for first in range(0, len(paths), size)]
     return [
         Task(output, merge_files, (group, output), sum(path.stat().st_size for path in group))
-        for group, output in zip(groups, outputs)
+        for number, group in enumerate(groups)
+        for output in [folder / f"{number:05}.txt"]
     ]
+
+
+def learn_words(folder: Path, words: Path, share: float, bpe_words: int, merges: int, codes: Path) -> None:
+    """Sum up the files of a `merge_step`, choose words (folder `words`), and learn merges from them (file `codes`)."""
+    counts = folder / "all"
+    merge_files(sorted(folder.glob("[0-9]*.txt")), counts)
+    if not words.exists():
+        choose(counts, words, share, bpe_words)
+    learn_merges(words / "bpe.txt", merges, codes)
+
+
+def add_up(paths: Iterable[Path]) -> dict[str, int]:
+    """Return the sums of files of counts of subwords: they fit in memory, unlike words."""
+    total: Counter[str] = Counter()
+    for path in paths:
+        for symbol, count in read_counts(path):
+            total[symbol] += count
+    return total
 
 
 def choose(counts: Path, folder: Path, share: float, bpe_words: int) -> None:

@@ -1,11 +1,11 @@
-"""Send rows from many files to many files: every file is opened a few times, however many there are.
+"""Send rows from many files to many destinations: a file is written once, and a destination reads its part of each.
 
-To read each of S sources for each of S destinations would be quadratic. Here a destination is a number of LEVELS
-digits of base F, the least F with F^LEVELS >= S. At each level a task reads F files and divides their rows among F
-files by the next digit. Rows of one destination stay in the order of the sources.
+To keep a file for each pair of source and destination would be quadratic. Here a task sorts the rows of neighbouring
+sources, the square root of their number, by destination into one file; a destination reads its slice of each of these
+files. Rows of one destination stay in the order of the sources.
 
-    folder/1/00000-00003/2.npy    rows of sources 3F to 4F-1 whose destination begins with the digit 2
-    folder/3/00007-00000/1.npy    all rows for one destination
+    folder/00003/rows.npy     rows of sources 3G to 4G-1 by destination, as columns
+    folder/00003/ends.npy     rows that belong to destinations before the first, before the second, ..., all rows
 """
 
 from __future__ import annotations
@@ -20,15 +20,10 @@ from shards.tasks import Step, Task
 
 from embinit_fairseq.io import whole_folder
 
-LEVELS = 3
 
-
-def fan_of(number: int) -> int:
-    """Return the least F with F^LEVELS >= number: files that a task reads and writes."""
-    fan = max(2, round(number ** (1 / LEVELS)) - 1)
-    while fan**LEVELS < number:
-        fan += 1
-    return fan
+def group_of(number: int) -> int:
+    """Return how many of `number` files a task takes, so that as many tasks are left."""
+    return math.isqrt(number - 1) + 1 if number else 1
 
 
 @dataclass(frozen=True)
@@ -43,62 +38,50 @@ class Exchange:
     #: columns, number of destinations -> destination of each row
     destination: Callable[[np.ndarray, int], np.ndarray]
 
-    @property
-    def fan(self) -> int:
-        """Files that a task reads and writes."""
-        return fan_of(max(self.destinations(), len(self.sources())))
+    def step(self, title: str) -> Step:
+        """Return the step that sends the rows."""
+        return Step(title, self.tasks)
 
-    def steps(self, title: str) -> list[Step]:
-        """Return the steps of the exchange."""
-        return [Step(f"{title} {level + 1}/{LEVELS}", Level(self, level)) for level in range(LEVELS)]
+    def tasks(self) -> list[Task]:
+        """Return a task for each group of neighbouring sources."""
+        sources, destinations = self.sources(), self.destinations()
+        size = group_of(len(sources))
+        return [
+            Task(output, sort, (sources[number * size :][:size], output, self.destination, destinations))
+            for number, output in enumerate(self._groups(len(sources)))
+        ]
 
-    def results(self) -> list[Path]:
-        """Return the file of each destination."""
-        folder, fan = self.folder / str(LEVELS), self.fan
-        return [_file(folder, number, 0, fan) for number in range(self.destinations())]
+    def inputs(self) -> list[Path]:
+        """Return the folders of which each destination reads its part by `rows_for`."""
+        return self._groups(len(self.sources()))
 
-
-@dataclass(frozen=True)
-class Level:
-    """The tasks of one level of an exchange."""
-
-    exchange: Exchange
-    level: int
-
-    def __call__(self) -> list[Task]:
-        exchange, level, sources = self.exchange, self.level, self.exchange.sources()
-        destinations, fan = exchange.destinations(), exchange.fan
-        tasks = []
-        for prefix in range(fan**level):
-            groups = math.ceil(len(sources) / fan**level)
-            for group in range(math.ceil(groups / fan)):
-                files = [
-                    sources[one] if level == 0 else _file(exchange.folder / str(level), prefix, one, fan)
-                    for one in range(group * fan, min((group + 1) * fan, groups))
-                ]
-                output = exchange.folder / str(level + 1) / f"{prefix:05}-{group:05}"
-                unit = fan ** (LEVELS - 1 - level)
-                tasks.append(Task(output, divide, (files, output, exchange.destination, destinations, unit, fan)))
-        return tasks
+    def _groups(self, sources: int) -> list[Path]:
+        return [self.folder / f"{number:05}" for number in range(math.ceil(sources / group_of(sources)))]
 
 
-def _file(folder: Path, prefix: int, group: int, fan: int) -> Path:
-    return folder / f"{prefix // fan:05}-{group:05}" / f"{prefix % fan}.npy"
+def rows_for(destination: int, folders: list[Path]) -> np.ndarray:
+    """Return all rows that were sent to a destination, in the order of the sources."""
+    parts = []
+    for folder in folders:
+        first, last = np.load(folder / "ends.npy", mmap_mode="r")[destination : destination + 2]
+        parts.append(np.array(np.load(folder / "rows.npy", mmap_mode="r")[:, first:last]))
+    return np.concatenate(parts, axis=1)
 
 
-def divide(
-    files: list[Path],
-    output: Path,
-    destination: Callable[[np.ndarray, int], np.ndarray],
-    destinations: int,
-    unit: int,
-    fan: int,
+def sort(
+    sources: list[Path], output: Path, destination: Callable[[np.ndarray, int], np.ndarray], destinations: int
 ) -> None:
-    """Write a folder with a file per digit of one level, which is destination // unit % fan."""
-    rows = np.concatenate([np.load(file) for file in files], axis=1)
-    digits = destination(rows, destinations) // unit % fan
-    order = np.argsort(digits, kind="stable")
-    ends = np.searchsorted(digits[order], np.arange(fan + 1))
+    """Write a folder with the rows of some sources, sorted by destination. One source at a time is in memory."""
+    sent = [destination(np.load(source, mmap_mode="r"), destinations) for source in sources]
+    counts = np.stack([np.bincount(numbers, minlength=destinations) for numbers in sent])
+    ends = np.concatenate([[0], np.cumsum(counts.sum(0))])
+    places = ends[:-1] + np.cumsum(counts, 0) - counts  # (sources, destinations): where the rows of a source begin
     with whole_folder(output, option="") as folder:
-        for digit in range(fan):
-            np.save(folder / f"{digit}.npy", rows[:, order[ends[digit] : ends[digit + 1]]])
+        np.save(folder / "ends.npy", ends)
+        columns = np.load(sources[0], mmap_mode="r").shape[0]
+        rows = np.lib.format.open_memmap(folder / "rows.npy", "w+", np.uint64, (columns, int(ends[-1])))
+        for source, numbers, place, count in zip(sources, sent, places, counts):
+            order = np.argsort(numbers, kind="stable")
+            within = np.arange(len(order)) - np.repeat(np.cumsum(count) - count, count)
+            rows[:, np.repeat(place, count) + within] = np.load(source)[:, order]
+        rows.flush()

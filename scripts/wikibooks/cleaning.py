@@ -10,16 +10,15 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-import numpy as np
 from shards.counts import write_counts
 from shards.tasks import Task
-from wikibooks.duplicates import read_documents, repeated_files, shard_records
-from wikibooks.near import near_files
-from wikibooks.split import MAX_CHARS, PASSAGE_LINES, passages_of
+from wikibooks.duplicates import read_documents, repeated
+from wikibooks.near import near_duplicates
+from wikibooks.split import MAX_CHARS, PASSAGE_LINES, check_passages, passages_of, shard_records
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import whole_folder
@@ -34,16 +33,16 @@ Sentences = list[list[str]]
 def clean_tasks(work: Path, unit: str, valid_every: int) -> list[Task]:
     """Return a task per shard. unit: what duplicates are, lines, documents, near or none."""
     records, tasks = shard_records(work), []
-    if unit == "near":
-        repeated: Sequence[Path | None] = near_files(work)
-        unit = "documents"
-    else:
-        repeated = [None] * len(records) if unit == "none" else repeated_files(work)
-    for shard, (record, duplicates) in enumerate(zip(records, repeated)):
+    check_passages(records, valid_every)
+    for shard, record in enumerate(records):
         output = work / "clean" / f"{shard:05}"
-        arguments = (Path(record["text"]), duplicates, output, record["first_passage"], valid_every, unit)
+        arguments = (work, shard, Path(record["text"]), output, record["first_passage"], valid_every, unit)
         tasks.append(Task(output, clean_shard, arguments, record["bytes"]))
     return tasks
+
+
+#: what is left out -> work, number of a shard -> numbers of its lines or documents that are left out
+DUPLICATES = {"lines": repeated, "documents": repeated, "near": near_duplicates, "none": lambda work, shard: set()}
 
 
 def cleaner() -> Preparation:
@@ -61,19 +60,22 @@ def check_libraries(unit: str) -> None:
         raise OptionError("DUPLICATES=near needs datatrove: pip install 'embinit-fairseq[corpus]'")
 
 
-def clean_shard(text: Path, duplicates: Path | None, output: Path, passage: int, valid_every: int, unit: str) -> None:
+def clean_shard(
+    work: Path, shard: int, text: Path, output: Path, passage: int, valid_every: int, duplicates: str
+) -> None:
     """Write the folder of one shard.
 
     Args:
+        work: folder of the steps.
+        shard: number of the shard.
         text: documents as they are.
-        duplicates: .npy with (shard, number) of the lines or documents to leave out.
         output: folder to write.
         passage: number of the first passage.
         valid_every: every N-th passage is for validation.
-        unit: what duplicates are, lines, documents or none.
+        duplicates: a key of DUPLICATES.
     """
     prepare = cleaner()
-    repeated = set(np.load(duplicates)[1].tolist()) if duplicates else set()
+    repeated, unit = DUPLICATES[duplicates](work, shard), "documents" if duplicates == "near" else duplicates
     with whole_folder(output, option="") as folder:
         writer = ShardWriter(folder)
         writer.stats[f"duplicate_{unit}"] += len(repeated)

@@ -17,15 +17,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from shards.exchange import Exchange
+from shards.exchange import Exchange, rows_for
 from shards.tasks import Step, Task
+from wikibooks.split import shard_records
 
-from embinit_fairseq.io import read_json, whole_file
-
-
-def shard_records(work: Path) -> list[dict]:
-    """Return the records of work/shards.json."""
-    return read_json(work / "shards.json")
+from embinit_fairseq.io import whole_file
 
 
 def number_of_shards(work: Path) -> int:
@@ -66,9 +62,9 @@ def steps(work: Path, unit: str) -> list[Step]:
     forth, back = exchanges(work)
     return [
         Step("digests", partial(_digest_tasks, work, unit)),
-        *forth.steps("sort digests"),
+        forth.step("sort digests"),
         Step("duplicates", partial(_found_tasks, work)),
-        *back.steps("return duplicates"),
+        back.step("return duplicates"),
     ]
 
 
@@ -80,8 +76,8 @@ def _digest_tasks(work: Path, unit: str) -> list[Task]:
 
 
 def _found_tasks(work: Path) -> list[Task]:
-    files = zip(exchanges(work)[0].results(), found_files(work))
-    return [Task(output, write_found, (source, output)) for source, output in files]
+    folders = exchanges(work)[0].inputs()
+    return [Task(output, write_found, (part, folders, output)) for part, output in enumerate(found_files(work))]
 
 
 def read_documents(path: Path) -> Iterator[list[bytes]]:
@@ -129,12 +125,12 @@ def duplicates(rows: np.ndarray) -> np.ndarray:
     return np.stack([shard[order], number[order]])
 
 
-def write_found(source: Path, output: Path) -> None:
+def write_found(part: int, folders: list[Path], output: Path) -> None:
     """Write the duplicates of one range of digests."""
     with whole_file(output) as file:
-        np.save(file, duplicates(np.load(source)))
+        np.save(file, duplicates(rows_for(part, folders)))
 
 
-def repeated_files(work: Path) -> list[Path]:
-    """Return the file with (shard, number) of the duplicates for each shard."""
-    return exchanges(work)[1].results()
+def repeated(work: Path, shard: int) -> set[int]:
+    """Return the numbers of the duplicates of a shard."""
+    return set(rows_for(shard, exchanges(work)[1].inputs())[1].tolist())

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 from shards.tasks import Step, Task, once
-from wikibooks.duplicates import number_of_shards, read_documents, shard_records
+from wikibooks.duplicates import read_documents
+from wikibooks.split import shard_records
 
-from embinit_fairseq.io import whole_file, write_text
+from embinit_fairseq.io import write_text
 
 
 def _config():
@@ -25,11 +26,6 @@ def _config():
     return MinhashConfig(hash_config=HashConfig(hash_fc="sha1"))
 
 
-def near_files(work: Path) -> list[Path]:
-    """Return the file with (shard, number) of the documents to leave out for each shard."""
-    return [work / "near" / "duplicates" / f"{shard:05}.npy" for shard in range(number_of_shards(work))]
-
-
 def steps(work: Path) -> list[Step]:
     """Return the steps that find near duplicates."""
     clusters = work / "near" / "clustered"
@@ -37,7 +33,6 @@ def steps(work: Path) -> list[Step]:
         Step("signatures", partial(_signature_tasks, work)),
         Step("compare signatures", partial(_bucket_tasks, work)),
         once("clusters", clusters, write_clusters, work, clusters),
-        Step("near duplicates", partial(_result_tasks, work)),
     ]
 
 
@@ -87,13 +82,7 @@ def write_clusters(work: Path, done: Path) -> None:
     write_text(done, "")
 
 
-def _result_tasks(work: Path) -> list[Task]:
-    return [Task(output, write_result, (work, shard, output)) for shard, output in enumerate(near_files(work))]
-
-
-def write_result(work: Path, shard: int, output: Path) -> None:
-    """Write (shard, number) of the documents of a shard to leave out."""
+def near_duplicates(work: Path, shard: int) -> set[int]:
+    """Return the numbers of the documents of a shard to leave out."""
     path = work / "near" / "removed" / f"{shard:06}.remove"
-    numbers = np.fromfile(path, dtype="<u4") if path.exists() else np.empty(0, dtype="<u4")
-    with whole_file(output) as file:
-        np.save(file, np.stack([np.full_like(numbers, shard), numbers]))
+    return set(np.fromfile(path, dtype="<u4").tolist()) if path.exists() else set()

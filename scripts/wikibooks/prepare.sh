@@ -16,8 +16,8 @@
 #   VALID_EVERY=200       every N-th passage is for validation: a document, or 100 lines of a longer one
 #   SHARD_MB=32 JOBS=     text that one process handles at a time, processes (one per core), each below half a gigabyte
 #   PART_GB=8             binary training data of a part: more of it becomes OUTPUT/bin.00, OUTPUT/bin.01 ...
-#   EXECUTOR=pool         who runs the tasks: processes here; or datatrove's local, slurm or ray (docs/scaling.md), with
-#   RANKS= EXECUTOR_OPTIONS="partition=cpu time=24:00:00"   tasks of a step at a time, arguments of datatrove's executor
+#   EXECUTOR=pool         who runs the tasks: processes here; or local, slurm or ray (docs/scaling.md), with
+#   RANKS= EXECUTOR_OPTIONS="partition=cpu time=24:00:00" WAIT=1   parts of a step, options of the engine; 0: only submit
 #
 # Makes OUTPUT/bin for train.sh, OUTPUT/bpe.codes and OUTPUT/report.json; OUTPUT/work, about five times the size of the
 # text, may be removed then. Memory does not grow with the text. The same call continues a stopped one.
@@ -39,5 +39,5 @@ settings "$OUTPUT" "files=$(wc -c "$@" | sed 's/^ *//' | paste -sd ' ')" "duplic
 PYTHONPATH=$REPO/scripts:$REPO OMP_NUM_THREADS=1 python -m wikibooks.prepare "$@" --output "$OUTPUT" \
   --duplicates "$DUPLICATES" --frequent-types "$FREQUENT_TYPES" --bpe-merges "$BPE_MERGES" --bpe-words "$BPE_WORDS" \
   --vocabulary "$VOCABULARY" --valid-every "$VALID_EVERY" --shard-mb "$SHARD_MB" --part-gb "$PART_GB" \
-  ${JOBS:+--jobs "$JOBS"} ${EXECUTOR:+--executor "$EXECUTOR"} ${RANKS:+--ranks "$RANKS"} \
+  ${JOBS:+--jobs "$JOBS"} ${WAIT:+--wait "$WAIT"} ${EXECUTOR:+--executor "$EXECUTOR"} ${RANKS:+--ranks "$RANKS"} \
   ${EXECUTOR_OPTIONS:+--executor-option $EXECUTOR_OPTIONS}

@@ -5,7 +5,6 @@ PASSAGE_LINES lines of a longer one; every N-th passage is for validation. Passa
 so that the choice depends neither on the shards nor on the number of processes.
 
 work/raw/00000/{00000.txt,...,shards.json}: neighbouring files of the input, about as large as a shard, or one larger
-work/shards.json: [{"text": path, "bytes": ..., "lines": ..., "too_long": ..., "first_passage": ...}, ...]
 """
 
 from __future__ import annotations
@@ -107,24 +106,25 @@ def split(inputs: list[Path], folder: Path, shard_bytes: int) -> None:
         write_json(output / "shards.json", records)
 
 
-def number(folder: Path, output: Path, valid_every: int) -> None:
-    """Write the records of all shards with the number of their first passage.
-
-    Raises:
-        OptionError: the input has fewer passages than `valid_every`.
-    """
+def shard_records(work: Path) -> list[dict[str, Any]]:
+    """Return text (a path), bytes, lines, too_long, passages and first_passage of all shards, in their order."""
     records: list[dict[str, Any]] = []
     passage = 0
-    for group in finished_shards(folder):
+    for group in finished_shards(work / "raw"):
         for record in read_json(group / "shards.json"):
             records.append({**record, "text": str(group / record["text"]), "first_passage": passage})
             passage += record["passages"]
-    if passage < valid_every:
+    return records
+
+
+def check_passages(records: list[dict[str, Any]], valid_every: int) -> None:
+    """Raise OptionError if the input has fewer passages than `valid_every`."""
+    passages = sum(record["passages"] for record in records)
+    if passages < valid_every:
         raise OptionError(
-            f"the input has only {passage} passages (documents, or {PASSAGE_LINES} lines of longer ones): none would "
+            f"the input has only {passages} passages (documents, or {PASSAGE_LINES} lines of longer ones): none would "
             f"be for validation. Give more text, or a smaller VALID_EVERY than {valid_every}"
         )
-    write_json(output, records)
 
 
 def _all_documents(inputs: list[Path]) -> Iterator[tuple[list[bytes], int]]:

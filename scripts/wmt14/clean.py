@@ -1,12 +1,11 @@
 """Clean shards: normalise and, for BPE, tokenise lines, and count the words of the training text.
 
-work/files.json -> work/ranges/*.json, work/shards.json
-work/shards.json -> work/clean/00000/{train.en,train.de,valid.en,valid.de,words.txt,stats.json}
+work/files.json -> work/ranges/*.json -> work/clean/00000/{train.en,train.de,valid.en,valid.de,words.txt,stats.json}
 
 A shard is a range of pairs of lines of one corpus; nothing is copied for it. Pairs are numbered over all corpora, from
 1, so that the choice of validation pairs depends neither on the shards nor on the number of processes.
 
-work/shards.json: [{"first": number of the first pair, "pairs": ..., "en": [path, offset, bytes], "de": ...}, ...]
+work/ranges/*.json: [{"first": number of the first pair, "pairs": ..., "en": [path, offset, bytes], "de": ...}, ...]
 """
 
 from __future__ import annotations
@@ -46,28 +45,28 @@ def write_ranges(corpus: str, paths: dict[str, Path], size: int, limit: int | No
     write_json(output, [{"corpus": corpus, **shard} for shard in cut(paths, 0, size, limit)])
 
 
-def number(ranges: Path, output: Path) -> None:
-    """Write work/shards.json: the shards of all corpora; the first pair has the number 1."""
+def shard_records(work: Path) -> list[dict]:
+    """Return the shards of all corpora; the first pair has the number 1. OptionError if there are none."""
     shards: list[dict] = []
-    for path in sorted(ranges.glob("*.json")):
+    for path in sorted((work / "ranges").glob("*.json")):
         first = shards[-1]["first"] + shards[-1]["pairs"] if shards else 1
         shards += [{**shard, "first": first + shard["first"]} for shard in read_json(path)]
     if not shards:
         raise OptionError("the files of all corpora are empty: get them again")
-    write_json(output, shards)
+    return shards
 
 
 def clean_tasks(work: Path, langs: list[str], tokens: str, valid_every: int) -> list[Task]:
     """Return a task per shard.
 
     Args:
-        work: folder with shards.json.
+        work: folder with ranges/.
         langs: source and target.
         tokens: the model that will segment the text, one of TOKENS.
         valid_every: every N-th pair is for validation.
     """
     tasks = []
-    for number, shard in enumerate(read_json(work / "shards.json")):
+    for number, shard in enumerate(shard_records(work)):
         output = work / "clean" / f"{number:05}"
         arguments = (shard, langs, output, tokens, valid_every)
         tasks.append(Task(output, clean_shard, arguments, sum(shard[lang][2] for lang in langs)))

@@ -7,37 +7,28 @@ not grow with the text.
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from shards.counts import MostFrequent, learn_merges, merge_steps, merged_file, read_counts
+from shards.counts import learn_words, merge_step
 from shards.tasks import Step, finished_shards, once, shard_files
 
 from embinit_fairseq.corpora.subwords import learn_model
-from embinit_fairseq.io import read_json, whole_file
+from embinit_fairseq.io import read_json
 
 
 def steps(work: Path, langs: list[str], args: argparse.Namespace, output: Path) -> list[Step]:
     """Return the steps that learn the joined model. args: tokens, size, bpe_words, spm_type, spm_lines, jobs."""
-    clean, counted, words = work / "clean", work / "word_counts", work / "words.txt"
+    clean, counted, words = work / "clean", work / "word_counts", work / "words"
     if args.tokens == "sentencepiece":
         how = (args.spm_lines, args.size, args.spm_type, args.jobs)
         return [once("learn subwords", output, sentencepiece_of, clean, langs, *how, output)]
     return [
-        *merge_steps("count words", partial(shard_files, clean, "words.txt"), counted),
-        once("choose words", words, most_frequent, merged_file(counted), words, args.bpe_words),
-        once("learn merges", output, learn_merges, words, args.size, output),
+        merge_step("count words", partial(shard_files, clean, "words.txt"), counted),
+        once("learn merges", output, learn_words, counted, words, 1.0, args.bpe_words, args.size, output),
     ]
-
-
-def most_frequent(counts: Path, output: Path, wanted: int) -> None:
-    """Write the `wanted` most frequent words with their counts, sorted by spelling."""
-    chosen = MostFrequent(Counter(number for _, number in read_counts(counts)), wanted)
-    with whole_file(output, "w") as file:
-        file.writelines(f"{word} {count}\n" for word, count in read_counts(counts) if chosen.takes(count))
 
 
 def sentencepiece_of(clean: Path, langs: list[str], lines: int, size: int, kind: str, jobs: int, output: Path) -> None:

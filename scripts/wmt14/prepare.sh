@@ -19,7 +19,7 @@
 #   TEST_FROM=data                newstest2014; or sacrebleu (default without DATA), which downloads its own copy, wmt14/full
 #   SHARD_PAIRS=50000 JOBS=       pairs that one process handles at a time, processes (one per core)
 #   PART_GB=8                     binary training data of a part: more of it becomes OUTPUT/bin.00, OUTPUT/bin.01 ...
-#   EXECUTOR=pool RANKS= EXECUTOR_OPTIONS=    as for scripts/wikibooks/prepare.sh
+#   EXECUTOR=pool RANKS= EXECUTOR_OPTIONS= WAIT=1   as for scripts/wikibooks/prepare.sh
 #
 # Makes OUTPUT/bin for fairseq, bpe.codes or spm.model, test.* (raw; the reference of BLEU) and report.json; OUTPUT/work may
 # be removed then. Memory does not grow with the text. The same call continues a stopped one.
@@ -48,4 +48,4 @@ python -m wmt14.prepare --output "$OUTPUT" --pair "$PAIR" ${DATA:+--data "$DATA"
   ${LIMIT:+--limit "$LIMIT"} --tokens "$TOKENS" --size "$BPE_SIZE" --bpe-words "$BPE_WORDS" --spm-type "$SPM_TYPE" \
   --spm-lines "$SPM_LINES" --valid-every "$VALID_EVERY" --max-length "$MAX_LENGTH" --max-ratio "$MAX_RATIO" \
   --test-from "$TEST_FROM" --shard-pairs "$SHARD_PAIRS" --part-gb "$PART_GB" --jobs "$JOBS" \
-  ${EXECUTOR:+--executor "$EXECUTOR"} ${RANKS:+--ranks "$RANKS"} ${EXECUTOR_OPTIONS:+--executor-option $EXECUTOR_OPTIONS}
+  ${WAIT:+--wait "$WAIT"} ${EXECUTOR:+--executor "$EXECUTOR"} ${RANKS:+--ranks "$RANKS"} ${EXECUTOR_OPTIONS:+--executor-option $EXECUTOR_OPTIONS}

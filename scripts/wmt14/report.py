@@ -6,7 +6,7 @@ import html
 from collections import Counter
 from pathlib import Path
 
-from wmt14.clean import SPLITS
+from wmt14.clean import SPLITS, shard_records
 
 from embinit_fairseq.io import read_json, read_lines, write_json
 from embinit_fairseq.vocab.preparation_options import parse_steps
@@ -23,7 +23,7 @@ _REASONS = {
 def collect(work: Path, dictionary: Path) -> dict:
     """{"corpora": {name: pairs}, "clean": ..., "encoded": ..., "test": where it comes from, "dictionary": symbols}."""
     corpora: Counter[str] = Counter()
-    for shard in read_json(work / "shards.json"):
+    for shard in shard_records(work):
         corpora[shard["corpus"]] += shard["pairs"]
     sums: dict = {"corpora": dict(corpora)}
     for stage in ("clean", "encoded"):
@@ -41,28 +41,29 @@ def collect(work: Path, dictionary: Path) -> dict:
 STEPS = {"subword_nmt": "normalised,moses:no-escape:dashes,bpe", "sentencepiece": "normalised,sentencepiece"}
 
 
-def write_report(work: Path, dictionary: Path, output: Path, pair: str, tokens: str, model: Path) -> None:
-    """Write what `collect` returns, with the number of parts, and into each part how its text was prepared.
+def write_report(output: Path, pair: str, tokens: str, model: Path) -> dict:
+    """Write report.json, what `collect` returns with the number of parts, and into each part how its text was prepared.
 
     Args:
-        work, dictionary, output: paths; output: the report.
+        output: folder of bin and work.
         pair: source and target, as en-de.
         tokens: kind of `model`.
         model: merges of BPE or sentencepiece model.
     """
-    parts = sorted({path.parent for path in output.parent.glob("bin*/dict.*")})
+    work = output / "work"
+    parts = sorted({path.parent for path in output.glob("bin*/dict.*")})
     steps, pairs = {}, {}
     for lang in pair.split("-"):
         name = f"dict.{lang}.txt"
         steps[name] = parse_steps(STEPS[tokens], lang)
-        raw, pieces = (
-            [line for _, line in read_lines(folder / f"test.{lang}")] for folder in (output.parent, work / "test")
-        )
+        raw, pieces = ([line for _, line in read_lines(folder / f"test.{lang}")] for folder in (output, work / "test"))
         pairs[name] = list(zip(map(html.unescape, raw), pieces))
     files = {"model" if tokens == "sentencepiece" else "codes": model}
     for part in parts:
         record_preparation(part, steps, files, pairs, "scripts/wmt14/prepare.sh")
-    write_json(output, {**collect(work, dictionary), "parts": len(parts)})
+    sums = {**collect(work, work / "dict.txt"), "parts": len(parts)}
+    write_json(output / "report.json", sums)
+    return sums
 
 
 def sentences(sums: dict) -> list[str]:

@@ -150,9 +150,11 @@ def test_slurm_has_one_array_with_limits_and_the_signal_that_saves(grid, tmp_pat
     monkeypatch.setattr(submitit.Job, "_results_timeout_s", 0)
     monkeypatch.setattr(submitit.slurm.slurm.SlurmJobEnvironment, "USR_SIG", "USR1")
     options = {"time": "720", "gpus-per-node": "2", "reservation": "mine"}
+    path = os.environ["PATH"]
+    monkeypatch.setenv("PATH", str(tmp_path))  # without the Slurm that this machine may have
     with pytest.raises(OptionError, match="srun"):
         grid(["a: true"], None, cluster="slurm", sbatch=options)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{path}")
     fake(tmp_path, "srun", "exit 1")
     fake(tmp_path, "sbatch", f"cp $1 {tmp_path}/script; echo Submitted batch job 12")
     fake(tmp_path, "sacct", "echo 'JobID|State|NodeList'; echo '12_0|NODE_FAIL|n'; echo '12_1|TIMEOUT|n'")

@@ -58,7 +58,9 @@ def test_models_are_trained_and_tested(grid):
     assert [found["init"]["slots"][slot]["dim"] for slot in ("encoder", "encoder_p")] == [5, 8]
     labels = {"task": "toy", "protocol": "textgcn", "model": "v5+v8", "attention": "softmax", "seed": "1"}
     assert labels.items() <= found["labels"].items()
-    hub = DuoClassifier.from_pretrained(str(run / "checkpoints"), "checkpoint_best.pt", data=str(data / "bin"))
+    hub = DuoClassifier.from_pretrained(
+        str(run / "checkpoints"), "checkpoint_best.pt", str(data / "bin"), preparation="none"
+    )
     for name, size in (("train", 216), ("valid", 24), ("test", 80)):
         columns = ((data / "text" / f"{name}.{column}").read_text().split("\n")[:-1] for column in ("input0", "label"))
         lines[name] = list(zip(*columns))

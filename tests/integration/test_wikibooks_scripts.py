@@ -137,10 +137,11 @@ def test_the_grid_ends_in_a_table(prepared: Path, tmp_path: Path) -> None:
         assert words[words.index(option) + 1] == value
 
 
-def test_a_killed_process_of_a_step_is_reported() -> None:
-    program = "import os\nfrom pathlib import Path\nfrom shards.tasks import Executor, Step, Task\n"
+def test_a_killed_process_of_a_step_is_reported(tmp_path: Path) -> None:
+    program = "import os\nfrom pathlib import Path\nfrom shards.engines import Engine\n"
+    program += "from shards.tasks import Step, Task\n"
     program += "tasks = [Task(Path(name), os.abort, ()) for name in 'ab']\nif __name__ == '__main__':\n"
-    program += "    Executor('pool', 2, Path(), 1, {}).run([Step('tasks', lambda: tasks)])\n"
+    program += f"    Engine('pool', 2, Path({str(tmp_path)!r}), 1, {{}}).run([Step('tasks', lambda: tasks)])\n"
     paths = environment(PYTHONPATH=f"{SCRIPTS}:{SCRIPTS.parent}")
     done = subprocess.run([sys.executable, "-c", program], env=paths, capture_output=True, text=True)
     assert done.returncode == 1

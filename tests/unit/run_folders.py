@@ -9,6 +9,16 @@ from pathlib import Path
 BLEU = "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0"
 
 
+def write_lines(path: Path, lines: list[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def end(number: int) -> str:
+    """Return the line at the end of a log of fairseq-generate."""
+    return f"2026-01-01 00:00:00 | INFO | fairseq_cli.generate | Translated {number:,} sentences (9 tokens) in 2.5s"
+
+
 def write_run(folder: Path, labels: dict, losses: list[float], finished: bool = True, **changes) -> Path:
     """losses: of the validations, one an epoch of 10 updates. changes: of the record."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -18,8 +18,8 @@ from embinit_fairseq.vectors.fairseq_checkpoint import read_rows
 from embinit_fairseq.vectors.open import parse_source
 from embinit_fairseq.vectors.table import Origin, VectorTable
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler, read_dictionary, vocabulary_of
-from embinit_fairseq.vocab.matching import closeness, fold, readings
-from embinit_fairseq.vocab.tokens import ENTITIES, STYLES, Token, as_text, in_bytes, spell, unescape
+from embinit_fairseq.vocab.matching import Matcher, Spelling, closeness, find_label, fold, readings
+from embinit_fairseq.vocab.tokens import ENTITIES, STYLES, Token, as_text, in_bytes, parse, spell, unescape
 
 ROLES = dict(enumerate(SPECIAL_SYMBOLS.values()))
 
@@ -129,6 +129,8 @@ PLAIN = "'s \" & | < > [ ] at&t n't"
         ("1999 5 MP3 90s", "0000 0 mp0 00", "none", RULES, "0000=digits 0=digits mp0=digits_casefold -"),
         ("▁1999 99", "▁0000 ▁00 00 0", "sentencepiece", RULES, "▁0000=digits 00=digits"),
         ("1999 2000 12", "#### ## 2000 0000 the", "none", RULES, "- 2000=exact -"),
+        ("mp3", "#### mp# MP3", "none", RULES, "MP3=casefold"),
+        ("99 the", "## the ##s ##ing", "wordpiece", RULES, "- the=exact"),
         ("1999 7", "0000 00 3 the", "none", RULES, "- -"),
         ("1999 the", "#### the", "none", ("exact",), "- the=exact"),
         ("the ##s ##ing 99", "the ##s ## ##ing s", "auto", RULES, "the=exact - - ##=digits"),
@@ -401,6 +403,14 @@ def test_words_with_a_colon_or_an_underscore_have_no_label(tmp_path):
     (tmp_path / "v.txt").write_text("the 1 2\nde:hund 1 2\nNew_YORK 5 6\n")
     with pytest.raises(CoverageError):
         read(parse_source(str(tmp_path / "v.txt")), vocabulary("hund", "New"))
+
+
+def test_a_file_with_labels_has_them_at_more_than_nine_of_ten_words():
+    """Symbols do not count; a word without a label comes before one with it."""
+    words = ["</s>", "<unk>", *(f"de:{number}" for number in range(20))]
+    assert [find_label([*words, *"x" * others]) is not None for others in (0, 2, 3, 12)] == [True, True, False, False]
+    matcher = Matcher(["de:hund", "hund"], "none", spelling=Spelling(label=find_label(words)))
+    assert matcher.match(parse("hund", "none")) == (1, "exact")
 
 
 @pytest.mark.parametrize(

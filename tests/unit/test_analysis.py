@@ -57,7 +57,7 @@ def test_questions_and_scores_by_section(read):
     questions = read(b"a b c d\r\n\r\n: two\r\ne f g h")
     assert questions.words == [tuple("abcd"), tuple("efgh")]
     assert [questions.sections[at] for at in questions.section] == ["(no section)", "two"]
-    for bad, said in ((b": s\na b c\n", ":2: 3 words"), (b": s\n", "no questions"), (b"\xff\xfe\n", "not UTF-8")):
+    for bad, said in ((b": s\na b c\n", ":2: 3 words"), (b": s\n", "no questions"), (b"\xff\xfe\n", "UTF-8")):
         with pytest.raises(DataError, match=rf"questions\.txt.*{said}"):
             read(bad)
 

@@ -19,6 +19,9 @@ ARROWS = {
     "corpora": {"vocab"},
     "init": {"vocab", "vectors"},
     "embeddings": {"vocab", "vectors", "init"},
+    "matrices": {"init"},
+    "new_words": {"vocab", "vectors", "init", "embeddings", "matrices"},
+    "hf_models": {"vocab", "init", "embeddings", "matrices", "new_words"},
     "checkpoints": {"vocab", "vectors", "init"},
     "embed_init": {"vocab", "vectors", "init", "checkpoints"},
     "models": {"modules", "checkpoints", "embed_init", "vocab"},
@@ -28,10 +31,13 @@ ARROWS = {
     "analysis": {"vocab", "vectors", "init", "modules", "checkpoints"},
     "runs": {"vocab", "checkpoints"},
     "cli": {*"vocab corpora vectors init embeddings checkpoints resize interop models analysis runs".split()},
-    "__init__": {"registration", "embeddings"},
+    "__init__": {"registration", "embeddings", "new_words", "hf_models"},
     "__main__": {"cli"},
 }
-WITHOUT_FAIRSEQ = {*BELOW, *"registration vocab vectors init embeddings modules analysis runs".split()}
+WITHOUT_FAIRSEQ = {
+    *BELOW,
+    *"registration vocab vectors init embeddings matrices new_words hf_models modules analysis runs".split(),
+}
 
 
 def imports_of(path: Path, top_level: bool = False) -> set[str]:

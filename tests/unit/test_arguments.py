@@ -92,12 +92,13 @@ def test_a_parser_counts_each_call_by_itself(capsys):
     parser.add_argument("words", nargs="*", default=["default"])
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--several", nargs="+", default=["default"])
+    parser.add_argument("--any", nargs="*")
     parser.add_argument_group("group").add_argument("--one", type=int, default=1, choices=(1, 2))
     parser.add_argument("--switch", action="store_true")
     default = parser.parse_args([])
     for _ in range(2):
-        args = parser.parse_args("--several a b --switch --one 1 --several c --switch".split())
-        assert (args.several, args.one, args.switch) == (["a", "b", "c"], 1, True)
+        args = parser.parse_args("--several a b --any d --any e --any --switch --one 1 --several c --switch".split())
+        assert (args.several, args.any, args.one, args.switch) == (["a", "b", "c"], ["d", "e"], 1, True)
     assert (default.several, parser.parse_args([]).several) == (["default"], ["default"])
     assert parser.parse_args(["a", "b"]).words == ["a", "b"]
     for words in ("--one 1 --one 2", "--one 1 --one 1"):

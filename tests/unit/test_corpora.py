@@ -7,14 +7,18 @@ import gzip
 import io
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from fairseq.data.data_utils import load_indexed_dataset
 
-from embinit_fairseq.corpora.sources import Columns, find_sources
+from embinit_fairseq.corpora import workers as corpora_workers
+from embinit_fairseq.corpora.checks import check_source, check_together
+from embinit_fairseq.corpora.reading import read_column, read_text
+from embinit_fairseq.corpora.sources import LABEL, Columns, Source, find_sources
 from embinit_fairseq.corpora.workers import SEPARATOR, parts_of, segmented, symbols_of, workers
-from embinit_fairseq.errors import OptionError
+from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.vocab.preparation_options import parse_steps
 from embinit_fairseq.vocab.preparation_record import read_preparation
 from embinit_fairseq.vocab.steps import Preparation
@@ -98,7 +102,8 @@ def test_a_table_says_what_was_found_with_the_numbers_of_the_lines(parallel, tmp
     heading, german, english = (line.split() for line in out.splitlines()[:3])
     assert dict(zip(heading, german)) == {
         **{"text": str(parallel[0]), "lines": "21", "empty": "4", "long": "0", "CR": "4", "symbols": "4"},
-        **{"segmented": "0", "tokenised": "0", "doubled": "16", "BOM": "yes"},
+        **dict.fromkeys(("segmented", "tokenised", "hidden", "garbled", "decomposed"), "0"),
+        **{"doubled": "16", "BOM": "yes"},
     }
     assert english[1:4] == ["21", "0", "0"]
     assert f"{parallel[0]}: no words in lines 3, 8, 13, 18" in out
@@ -137,7 +142,8 @@ def labelled(request, tmp_path):
 
 def test_tables_with_labels(labelled, tmp_path, printed, refused):
     more = ("--text-columns", "text", "--steps", "moses", "--jobs", "1")
-    printed("prepare", *labelled, *more, "--label-column", "label", "--output", tmp_path / "out")
+    record = printed("prepare", *labelled, *more, "--label-column", "label", "--output", tmp_path / "out")
+    assert "--separator-token" not in record["next"]
     assert (tmp_path / "out/text/train.input0").read_text().split("\n")[1] == "bad film , dull"
     assert (tmp_path / "out/bin/label/dict.txt").read_text() == "neg 1\npos 1\n"
     for column, given in (("input0", ""), ("label", f"--srcdict {tmp_path}/out/bin/label/dict.txt")):
@@ -150,6 +156,41 @@ def test_tables_with_labels(labelled, tmp_path, printed, refused):
     absent = refused("prepare", *labelled, *more, "--label-column", "stars", "--output", tmp_path / "none")
     assert "no column stars" in absent
     assert "text, label, score" in absent
+
+
+def test_the_classes_of_a_trained_classifier_keep_their_numbers(tmp_path, printed, refused):
+    """fairseq-preprocess numbers classes by frequency. A test set alone has the numbers of the training."""
+    rows = ["text\tlabel", "a\tfine film", "b\tfine film", "c\tdull"]
+    train, test = write(tmp_path / "train.tsv", rows), write(tmp_path / "test.tsv", ["text\tlabel", "b\tdull"])
+    more = ("--text-columns", "text", "--label-column", "label", "--jobs", "1")
+    old = printed("prepare", train, *more, "--steps", "none", "--output", tmp_path / "old")
+    assert (old["classes"], old["spaces_in_classes"]) == (["dull", "fine_film"], True)
+    assert (tmp_path / "old/text/train.label").read_text() == "fine_film\nfine_film\ndull\n"
+    labels = write(tmp_path / "old/bin/label/dict.txt", ["fine_film 2", "dull 1"])
+    given = ("--dict", tmp_path / "old/bin/input0/dict.txt")
+    new = printed("prepare", test, *more, *given, "--output", tmp_path / "new")
+    assert new["classes"] == ["fine_film", "dull"]
+    assert re.match("fairseq-validate .* --valid-subset test", new["next"])
+    assert (tmp_path / "new/bin/label/dict.txt").read_bytes() == labels.read_bytes()
+    preprocess(f"--only-source --testpref {tmp_path}/new/text/test.label --srcdict {labels} --destdir {tmp_path}/label")
+    assert (tmp_path / "new/bin/label/test.bin").read_bytes() == (tmp_path / "label/test.bin").read_bytes()
+    wrong = write(tmp_path / "wrong.test.tsv", ["text\tlabel", "b\tgood"])
+    assert "wrong.test.tsv:2: the class good" in refused("prepare", wrong, *more, *given, "--output", tmp_path / "no")
+    labels.unlink()
+    assert "--dict DATA/input0/dict.txt" in refused("prepare", test, *more, *given, "--output", tmp_path / "no")
+
+
+LANGUAGES = {"fra": "fr", "fra_Latn": "fr", "fr_XX": "fr", "FR": "fr", "zh_CN": "zh", "iw": "he", "src": "en"}
+
+
+@pytest.mark.parametrize("code", LANGUAGES)
+def test_codes_of_languages(code, tmp_path, printed, caplog):
+    """Names of files, and of the data, have the user's code; the steps have that of the libraries."""
+    files = [write(tmp_path / f"train.{lang}", ["L'homme x.", "1 000"]) for lang in (code, "en")]
+    printed("prepare", *files, "--steps", "moses", "--jobs", "1", "--output", tmp_path / "out")
+    (step,) = read_preparation(tmp_path / f"out/bin/dict.{code}.txt").steps
+    assert step == {"step": "moses", "lang": LANGUAGES[code]}
+    assert ("src is not the code of a known language" in caplog.text) == (code == "src")
 
 
 def test_text_in_one_language(tmp_path, printed):
@@ -192,10 +233,19 @@ def test_only_lf_ends_a_line(tmp_path):
 # ---- Names of files -------------------------------------------------------------------------------------------------
 
 
+def test_languages_are_written_as_the_user_writes_them(tmp_path):
+    files = [str(write(tmp_path / name, ["a"])) for name in ("train.fr_XX", "train.EN", "valid.fr_xx", "valid.en")]
+    columns = [one.column for one in find_sources(files, Columns(source_lang="fr_XX", target_lang="en"))]
+    assert columns == ["fr_XX", "en"] * 2
+    with pytest.raises(DataError, match="a folder; name a file in it"):
+        find_sources([str(tmp_path)], Columns())
+
+
 def test_names_say_split_and_language(tmp_path):
     names = "train.de train.en.gz news-dev.de news-dev.en".split()
     files = [str(write(tmp_path / name, ["a"])) for name in names]
     other = [f"test1={write(tmp_path / f'newstest2014.{lang}', ['a'])}" for lang in ("de", "en")]
+    table = str(write(tmp_path / "train.csv", ["a"]))
     sources = find_sources([*files, *other], Columns())
     expected = [(split, lang) for lang in ("de", "en") for split in ("train", "valid", "test1")]
     assert sorted((one.split, one.column) for one in sources) == sorted(expected)
@@ -204,9 +254,16 @@ def test_names_say_split_and_language(tmp_path):
         ([str(tmp_path / "newstest2014.de")], Columns(), "train="),
         (files[:3], Columns(), "no file in en"),
         ([*files, f"valid={files[0]}"], Columns(), "valid1="),
+        ([*files, f"train={files[0]}"], Columns(), "; put them into one file"),
+        ([str(write(tmp_path / "train.label", ["a"])), files[0]], Columns(), "--source-lang"),
         (files, Columns(target_lang="fr"), "--target-lang"),
         (files, Columns(text_columns=["a"]), "--text-columns"),
-        ([str(write(tmp_path / "train.csv", ["a"]))], Columns(), "--text-columns"),
+        ([table], Columns(), "--text-columns"),
+        ([table], Columns(text_columns=["a", "a"]), "a a has one column twice"),
+        ([table], Columns(text_columns=["a"], label_column="a"), "a a has one column twice"),
+        ([table], Columns(text_columns=["a", "label"]), "--source-lang and --target-lang"),
+        ([table], Columns("de", "de", ["a", "b"]), "--source-lang and --target-lang"),
+        ([table], Columns(text_columns=["a text", "b"]), "--source-lang and --target-lang"),
     ):
         with pytest.raises(OptionError, match=remedy):
             find_sources(texts, columns)
@@ -217,7 +274,7 @@ def test_names_say_split_and_language(tmp_path):
 LABELLED = ("--text-columns", "t", "--label-column", "l")
 REFUSED = {
     "unequal": (["train.de", "short.en"], BPE, "has 21 lines.*3"),
-    "latin1": (["latin.txt"], ("--steps", "none"), "not UTF-8 in lines 2, 4"),
+    "latin1": (["latin.txt"], ("--steps", "none"), "lines 2, 4: not UTF-8"),
     "empty": (["train=empty.txt"], ("--steps", "none"), "no line"),
     "segmented": (["bpe.train.txt"], ("--steps", "bpe", "--bpe-size", "9"), "before its segmentation"),
     "no steps": (["train.de"], (), "--steps"),
@@ -248,3 +305,119 @@ def test_what_cannot_be_prepared(case, tmp_path, refused, monkeypatch):
     message = refused("prepare", *files, *options, "--output", "out", *jobs)
     assert re.search(remedy, message), message
     assert not (tmp_path / "out").exists()
+
+
+UNREADABLE = [
+    ("a.txt", "A dog.\nruns\n".encode("utf-16"), "UTF-16.* iconv -f utf-16 -t utf-8"),
+    ("a.txt", "A dog.\nruns\n".encode("utf-16-le"), "iconv -f utf-16le"),
+    ("a.txt", "A dog.\nruns\n".encode("utf-16-be"), "iconv -f utf-16be"),
+    ("a.txt", "A dog.\n".encode("utf-32"), "iconv -f utf-32"),
+    ("a.txt", b"a\n\xff\xfeb\n", "line 2: not UTF-8 .*iconv -f latin1"),
+    ("a.txt", b"\x1f\x8b\x08\0\n", "a binary file"),
+    ("a.txt", b"a\rb\rc", "tr '.r' '.n'"),
+    ("a.csv", b"t,l\rb,1\r", "tr '.r' '.n'"),
+    ("a.csv", b"t;l\nb;1\n", "a.csv:1: found semicolons"),
+    ("a.tsv", b"t,l\nb,1\n", "a.tsv:1: found commas.*rename"),
+    ("a.csv", b"\nt,l\nb,1\n", "a.csv:1: an empty line"),
+    ("a.tsv", b"t\tt\nb\t1\n", "a.tsv:1, .* 2 columns have the name t"),
+    ("a.csv", b'u,t\n"x\ny",b\n1\n', "a.csv:4: 1 fields"),
+    ("a.csv", b'u,t\nx,b\nx,"b\n\n', "a.csv:3: not a row"),
+    ("a.jsonl", b'{"t": "a"}\n{"t": 3}\n', "a.jsonl:2: t must be text, found 3"),
+    ("a.jsonl", b'{"t": true}\n', "t must be text, found true"),
+    ("a.jsonl", b'{"t": "a \\ud83d b"}\n', "a.jsonl:1: t has half a character .*ud83d"),
+    ("a.jsonl", b'{"t": "a", "t": "b"}\n', "a.jsonl:1: 2 columns have the name t"),
+    ("a.jsonl", b'{"t": "a"}\n\n', "a.jsonl:2: expected an object of JSON, found ''"),
+    ("a.jsonl", b'["t"]\n', "a.jsonl:1: expected an object"),
+    ("a.jsonl", b'{"u": "a"}\n', "a.jsonl:1: no column t; its columns are u"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), UNREADABLE)
+def test_text_that_cannot_be_read(name, content, message, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        list(read_text(path) if name.endswith("txt") else read_column(path, "t", is_label=False))
+
+
+def test_texts_have_the_number_of_their_first_line(tmp_path):
+    """Of rows in which a field has ends of lines, too; a CR outside quotation marks is part of the text."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'l,t\r\n1,"a\nb"\r\n2,c\rd\r\n3,""\r\n')
+    assert list(read_column(path, "t", is_label=False)) == [(2, "a\nb"), (4, "c\vd"), (5, "")]
+    path = write(tmp_path / "a.jsonl", ['{"t": 1}', '{"t": 1.5}', '{"t": "x"}'])
+    assert list(read_column(path, "t", is_label=True)) == [(1, "1"), (2, "1.5"), (3, "x")]
+    for value in ("true", "null", "NaN"):
+        with pytest.raises(DataError, match=r"a\.jsonl:1"):
+            list(read_column(write(path, [f'{{"t": {value}}}']), "t", is_label=True))
+
+
+def test_odd_characters_are_counted(tmp_path):
+    lines = ["e\u0301", "a\u00ad\u200b", "\0\ufeff", "\u00c3\u00a4", "ä \u06cc\u200c\u0634 \U0001f468\u200d\U0001f467"]
+    (source,) = find_sources([str(write(tmp_path / "train.txt", lines))], Columns())
+    odd = {name: numbers for name, (_, numbers) in check_source(source).odd.items() if numbers}
+    assert odd == {"decomposed": [1], "hidden": [2, 3], "empty": [3], "garbled": [4]}
+
+
+LABELS = {
+    "empty": (["x", " "], "a.tsv:3: the label '' is empty"),
+    "special": (["x", "<pad>"], "a.tsv:3: the label '<pad>'.*another name"),
+    "numbers": (["1", "01"], "a.tsv:3: the label '01' is the class '1'"),
+    "width": (["1", "\uff11"], "is the class '1'"),
+    "fraction": (["1", "1.0"], "is the class '1'"),
+    "accent": (["\u00e9", "e\u0301"], "is the class"),
+    "hidden": (["x", "x\u200b"], "is the class 'x'"),
+    "joined": (["a b", "a_b"], "a.tsv:3: the label 'a_b' is the class 'a b'"),
+    "one": (["a b", "a  b"], "one class, a_b"),
+}
+
+
+@pytest.mark.parametrize("case", LABELS)
+def test_labels_that_are_no_classes(case, tmp_path):
+    labels, message = LABELS[case]
+    path = write(tmp_path / "a.tsv", ["t\tl", *(f"text\t{label}" for label in labels)])
+    checked = check_source(Source(path, "train", LABEL, "l"))
+    with pytest.raises(DataError, match=message):
+        check_together([checked], is_segmented_later=False, is_regression=False)
+
+
+def test_many_unknown_symbols_are_named(tmp_path, shown):
+    files = [write(tmp_path / "train.txt", ["a b"] * 9), write(tmp_path / "valid.txt", ["a x"])]
+    out = shown("prepare", *files, "--steps", "none", "--jobs", "1", "--output", tmp_path / "out")
+    assert re.search("attention +valid: 50% are <unk>.*bpe", out)
+    assert "train: " not in out
+
+
+# ---- What nobody would see in the result ----------------------------------------------------------------------------
+
+
+def test_classes_that_are_numbers_are_in_their_order_and_quotation_marks_are_text(tmp_path, printed):
+    rows = ['"a\t10', 'b"\t-1', '"c"\t2', "d\t0"]
+    files = [write(tmp_path / f"{name}.tsv", ["t\tl", *rows]) for name in ("train", "valid")]
+    columns = ("--text-columns", "t", "--label-column", "l")
+    printed("prepare", *files, *columns, "--steps", "none", "--jobs", "1", "--output", tmp_path / "out")
+    assert (tmp_path / "out/text/train.input0").read_text() == '"a\nb"\n"c"\nd\n'
+    assert (tmp_path / "out/bin/label/dict.txt").read_text() == "-1 1\n0 1\n2 1\n10 1\n"
+
+
+def test_subwords_are_learned_of_the_training_text_evenly_spaced(tmp_path, printed, monkeypatch):
+    """Every second line, if a text has twice as many lines as are read; and no line of another split."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    monkeypatch.setattr("embinit_fairseq.corpora.prepare.MOST_LINES", 8)
+    files = [write(tmp_path / "train.txt", ["ab ba", "xy"] * 8)]
+    files += [write(tmp_path / f"{name}.txt", ["cd dc"] * 8) for name in ("valid", "test")]
+    size = ("--sentencepiece-size", "9", "--jobs", "1")
+    printed("prepare", *files, "--steps", "sentencepiece", *size, "--output", tmp_path / "out")
+    model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "out/sentencepiece.model"))
+    pieces = [model.id_to_piece(number) for number in range(len(model)) if not model.is_unknown(number)]
+    assert {letter for piece in pieces for letter in piece if piece[0] != "<"} == {"a", "b", "▁"}
+
+
+def test_chunks_are_in_the_order_of_the_lines(monkeypatch):
+    """With more chunks than may wait."""
+    monkeypatch.setattr(corpora_workers, "_CHUNK", 3)
+    monkeypatch.setattr(corpora_workers, "_begin_process", corpora_workers._begin)
+    monkeypatch.setattr(corpora_workers, "ProcessPoolExecutor", ThreadPoolExecutor)
+    lines = [f"line {number}" for number in range(50)]
+    with workers({"": Preparation(parse_steps("lowercase"))}, 2) as mapped:
+        assert "".join(chunk.text for chunk in mapped(symbols_of, "", lines)).splitlines() == lines

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 from small_models import ARCHITECTURES, PAD, task_of
 from tupe_reference import visible_dropout
 
@@ -85,7 +86,7 @@ def test_neither_padding_nor_neighbours_change_a_sentence_vector(texts, left, ri
 
 def test_the_hub_names_the_weights_of_each_symbol():
     task = task_of(ROWS - 4, init_token=0, separator_token=2)
-    hub = DuoClassifier.hub(task, model_with())
+    hub = DuoClassifier.hub(OmegaConf.create({"tokenizer": None, "bpe": None}), task, [model_with()])
     found = hub.attention("w1 unheard w0", "w2")
     assert [symbol for symbol, *_ in found] == ["<s>", "w1", "<unk>", "w0", "</s>", "</s>", "w2", "</s>"]
     tokens = torch.tensor([task.source_dictionary.index(symbol) for symbol, *_ in found])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq.data import Dictionary
+from tokenizers import ByteLevelBPETokenizer
 from torch import nn
 from torch.nn.utils import parametrizations
 
@@ -18,7 +19,7 @@ from embinit_fairseq.cli.main import main
 from embinit_fairseq.embed_init.fill import embed_init
 from embinit_fairseq.embed_init.request import request_from
 from embinit_fairseq.embed_init.slots import find_slots
-from embinit_fairseq.embeddings import _vocabulary
+from embinit_fairseq.embeddings import vocabulary_of_rows
 from embinit_fairseq.errors import CoverageError, DimensionError, EmbinitError, OptionError, VectorFileError
 from embinit_fairseq.init.strategies import STRATEGIES
 
@@ -89,8 +90,10 @@ def test_special_tokens_of_a_tokenizer_are_no_words(vectors: Path) -> None:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "haus", "##haus", "rot"]
     (vectors.parent / "vocab.txt").write_text("\n".join(words))
     tokenizer = transformers.BertTokenizerFast(str(vectors.parent / "vocab.txt"))
-    assert _vocabulary(tokenizer, None).roles == dict(enumerate(["pad", "unk", "bos", "eos", "mask"]))  # as fairseq's
-    assert _vocabulary(tokenizer, "rot").roles == dict(enumerate(["unk", "bos", "eos", "mask"], 1)) | {7: "pad"}
+    assert vocabulary_of_rows(tokenizer, None).roles == dict(
+        enumerate(["pad", "unk", "bos", "eos", "mask"])
+    )  # as fairseq's
+    assert vocabulary_of_rows(tokenizer, "rot").roles == dict(enumerate(["unk", "bos", "eos", "mask"], 1)) | {7: "pad"}
     matrix, _ = ei.embedding_matrix(tokenizer, vectors, "pretrained", oov="zeros")
     assert [word for word, row in zip(words, matrix) if row.any()] == ["haus", "rot"]
     for padding, options in ((None, {}), (1, {"pad": 1})):
@@ -215,10 +218,18 @@ def test_the_page_can_be_typed_in(tmp_path: Path, monkeypatch) -> None:
     ei.Vectors(words, np.random.default_rng(1).normal(0, 0.4, (4, 300)).astype(np.float32)).save("glove.6B.300d.txt")
     Path("vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words, "##s"]))
     transformers.BertTokenizerFast("vocab.txt").save_pretrained("bert-base-uncased")
+    bytes_of_gpt2 = ByteLevelBPETokenizer()
+    bytes_of_gpt2.train_from_iterator(words, vocab_size=256, show_progress=False)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=bytes_of_gpt2._tokenizer).save_pretrained("gpt2")
+    small = {"vocab_size": 256, "n_embd": 8, "n_layer": 1, "n_head": 2, "bos_token_id": 0, "eos_token_id": 0}
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(**small)).save_pretrained("gpt2")
     page = (Path(__file__).parents[2] / "docs/python.md").read_text(encoding="utf-8")
     blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", page, re.MULTILINE)
     known: dict = {}
+    models = {}
     for block in blocks:
         exec(textwrap.dedent(block), known)
+        models[type(known.get("model")).__name__] = known.get("model")
     assert len(blocks) > 2
-    assert known["model"].get_input_embeddings().weight[5].std() > 0.02  # cat: BERT's own sigma is 0.02
+    assert models["BertModel"].get_input_embeddings().weight[5].std() > 0.02  # cat: BERT's own sigma is 0.02
+    assert len(models["GPT2LMHeadModel"].lm_head.weight) == 258

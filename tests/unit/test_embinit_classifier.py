@@ -6,11 +6,13 @@ import math
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from small_models import ARCHITECTURES, dictionary, task_of
 from tupe_reference import linear, normed
 
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.models.embinit_classifier import ClassifierHub, EmbinitClassifier, EmbinitClassifierConfig
+from embinit_fairseq.vocab.preparation_record import record_preparation
 
 
 def model_with(classes=3, **options):
@@ -69,10 +71,13 @@ def test_the_papers_sizes_are_the_defaults(rows, dim, heads, millions):
     assert round(sum(p.numel() for p in model.parameters()) / 1e6) == millions
 
 
+NO_OPTIONS = OmegaConf.create({"tokenizer": None, "bpe": None})
+
+
 def hub_with(classes, **options):
     task = task_of(init_token=None, separator_token=None)
     task.label_dictionary = dictionary(3)
-    return ClassifierHub(task, model_with(classes, **options))
+    return ClassifierHub(NO_OPTIONS, task, [model_with(classes, **options)])
 
 
 def test_the_hub_names_labels_gives_the_number_of_a_regression_and_says_what_cannot_be():
@@ -85,3 +90,23 @@ def test_the_hub_names_labels_gives_the_number_of_a_regression_and_says_what_can
         hub.predict("w1 " * 5, head="h")
     with pytest.raises(OptionError, match="--init-token 0"):
         ARCHITECTURES["embinit_classifier"].build(task_of(init_token=None), pooling="cls")
+
+
+@pytest.mark.parametrize("name", ["embinit_classifier", "duo_classifier"])
+def test_hubs_prepare_raw_text_as_the_record_or_the_user_says(name, tmp_path):
+    """Raw text has the ids that the prepared text has."""
+    (tmp_path / "input0").mkdir()
+    (tmp_path / "input0/dict.txt").write_text("".join(f"w{number} 1\n" for number in range(6)))
+    task = task_of(6, init_token=None, separator_token=2, data=str(tmp_path))
+    model = ARCHITECTURES[name].build(task)
+    words = task.source_dictionary.encode_line("w1 w2 w3", add_if_not_exist=False).tolist()
+    unknown = [task.source_dictionary.unk()] * 3 + [2]
+
+    def ids(*texts, **how):
+        return type(model).hub(NO_OPTIONS, task, [model], **how).encode(*texts).tolist()
+
+    assert ids("W1 w2 W3") == [unknown[0], *words[1:2], *unknown[:1], 2], "without a record text has finished words"
+    assert ids("W1 w2 W3", preparation="lowercase") == words
+    record_preparation(tmp_path / "input0", {"dict.txt": [{"step": "lowercase"}]})
+    assert ids("W1 w2 W3", "W1 W2 w3") == [*words, 2, *words]
+    assert ids("W1 W2 W3", preparation="none") == unknown

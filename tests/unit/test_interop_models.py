@@ -111,6 +111,29 @@ def test_classes_and_regression(make):
     assert (model.config.problem_type, model.config.num_labels) == ("regression", 1)
 
 
+def test_labels_of_tokens(tmp_path, opened_here):
+    """The exported folder with a new head: logits, loss, gradient, and the same again after saving."""
+    checkpoint = checkpoint_of(tmp_path / "c", fillers=2)
+    assert export_hf(checkpoint) == 0
+    opened = functools.partial(
+        transformers.AutoModelForTokenClassification.from_pretrained, trust_remote_code=True, dtype=torch.float64
+    )
+    model = opened(str(checkpoint.output), num_labels=3, classifier_dropout=0.25).eval()
+    features, _ = checkpoint.model.double().eval()(IDS, features_only=True)
+    labels = torch.where(REAL, IDS % 3, -100)
+    output = model(IDS, attention_mask=REAL, labels=labels)
+    assert output.logits.shape == (3, 8, 3)
+    close(output.logits[REAL], features[REAL] @ model.classifier.weight.T + model.classifier.bias)
+    close(output.loss.double(), F.cross_entropy(output.logits[REAL], IDS[REAL] % 3), 1e-6)
+    output.loss.backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in model.classifier.parameters())
+    assert model.tupe.embed_tokens.weight.grad.abs().sum() > 0
+    assert model.train().dropout.p == 0.25
+    model.save_pretrained(str(tmp_path / "saved"))
+    again = opened(str(tmp_path / "saved")).eval()
+    close(again(IDS, attention_mask=REAL).logits[REAL], output.logits[REAL])
+
+
 def test_a_discriminator_is_a_backbone(make):
     original = make("electra_tupe_tiny", "", task=f"{MLM} {GENERATOR}")
     assert (original.auto_class, original.left_out) == ("AutoModel", ["generator", "replaced-token head"])

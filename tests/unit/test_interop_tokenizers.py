@@ -20,12 +20,14 @@ from hf_exports import opened_here as opened_here
 pytest.importorskip("transformers")
 from transformers import AutoTokenizer
 
-from embinit_fairseq.errors import OptionError
+from embinit_fairseq.cli.main import main
+from embinit_fairseq.errors import OptionError, VectorFileError
 from embinit_fairseq.interop import tokenizers
 from embinit_fairseq.interop.export import ExportRequest
 from embinit_fairseq.interop.trained import open_trained
 from embinit_fairseq.models.duo_transformer import DuoTransformerModel
 from embinit_fairseq.models.tupe import TupeModel
+from embinit_fairseq.vectors.open import open_vectors
 from embinit_fairseq.vocab.preparation_options import parse_steps
 from embinit_fairseq.vocab.preparation_record import record_preparation
 
@@ -305,6 +307,8 @@ def test_a_model_of_sentencepiece_for_both_sides(tmp_path, spm, capsys, lowercas
             assert tokenizer(text)["input_ids"] == ids_of(dictionary, cut)
         ids = ids_of(dictionary, (tmp_path / "cut").read_text())
         assert tokenizer.decode(ids, skip_special_tokens=True).split()[-1] == "one"
+    check_vectors(checkpoint.output, task.source_dictionary, checkpoint.model.encoder.embed_tokens.weight)
+    check_vectors(checkpoint.output, task.target_dictionary, checkpoint.model.decoder.embed_tokens.weight, "decoder")
     assert export_hf(checkpoint, *flags, "--force", "--verify-text", tmp_path / "cut") == 2
     assert "before segmentation" in capsys.readouterr().err
 
@@ -335,7 +339,7 @@ def test_text_is_segmented_as_by_fairseqs_gpt2_bpe(tmp_path, pieces, capsys):
     checkpoint = checkpoint_of(tmp_path / "c", words=words, fillers=2)
     (tmp_path / "text").write_text("the lower <mask>\nth\n")
     assert export_hf(checkpoint, "--gpt2-bpe", folder, "--verify-text", tmp_path / "text") == 0
-    assert "GPT-2's byte-level BPE" in capsys.readouterr().out
+    assert "GPT-2's byte-level BPE of raw text, in which a written </s> is that symbol" in capsys.readouterr().out
     tokenizer = load(checkpoint.output)
     encoder = get_encoder(str(folder / "encoder.json"), str(folder / "vocab.bpe"))
     line = " ".join(map(str, encoder.encode("the  lówer, 12!")))
@@ -348,13 +352,16 @@ def test_text_is_segmented_as_by_fairseqs_gpt2_bpe(tmp_path, pieces, capsys):
     for text in ("the lower <mask> the", "<mask> low", "the"):
         assert hub.encode(text).tolist() == tokenizer(text)["input_ids"]
     assert hub.decode(hub.encode("the low")) == "the low"
+    assert tokenizer("the</s>")["input_ids"] != hub.encode("the</s>").tolist()  # as the summary says
     shutil.rmtree(checkpoint.output)
     for flags, text, message in (
         (["--gpt2-bpe", folder], line, "before segmentation"),
+        (["--gpt2-bpe", folder], "the </s> low", "1 of 1 line differ"),
         ([], "the lower", "after segmentation"),
     ):
         (tmp_path / "text").write_text(text)
-        assert message in refused(capsys, checkpoint, *flags, "--verify-text", tmp_path / "text")
+        code = 1 if "differ" in message else 2
+        assert message in refused(capsys, checkpoint, *flags, "--verify-text", tmp_path / "text", code=code)
 
 
 def test_gpt2_files_that_do_not_fit(tmp_path, pieces, capsys):
@@ -393,6 +400,63 @@ def test_a_copied_tokenizer_has_the_dictionarys_ids_and_its_code_is_never_run(tm
     shutil.copyfile(checkpoint.dictionary, folder / "vocab.txt")
     assert "--tokenizer" in refused(capsys, checkpoint, "--tokenizer", folder)
     assert not (tmp_path / "ran").exists()
+
+
+# ---- An export is given back as vectors
+
+
+def check_vectors(path, dictionary, weight, side=None):
+    """Every word of the dictionary has its row of the model; fillers and special symbols are no words."""
+    table = open_vectors(str(path), side=side).read()
+    words = [symbol for symbol in dictionary.symbols if symbol not in SPECIAL and not symbol.startswith("madeupword")]
+    assert table.words == words
+    np.testing.assert_array_equal(table.matrix, weight[[dictionary.index(word) for word in words]].detach().numpy())
+
+
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+
+
+def test_an_export_is_read_as_vectors_without_its_code(prepared, tmp_path):
+    """With a Python tokenizer, with a tokenizer.json, and as transformers saves it after adding a token."""
+    checkpoint = checkpoint_of(tmp_path / "v", words=[*WORDS, "zebra"], fillers=3)
+    weight = checkpoint.model.encoder.sentence_encoder.embed_tokens.weight
+    record(checkpoint, "wikibooks,bpe", codes=prepared.folder / "codes")
+    assert export_hf(checkpoint) == 0
+    tokenizer = load(checkpoint.output)
+    tokenizer.add_tokens(["Queequeg"])
+    tokenizer.save_pretrained(str(checkpoint.output))
+    for code in checkpoint.output.glob("*.py"):
+        code.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    check_vectors(checkpoint.output, checkpoint.task.source_dictionary, weight)
+    composed = open_vectors(str(checkpoint.output)).compose(["Orange", "zzz"])
+    rows = [checkpoint.task.source_dictionary.index(part) for part in ("or@@", "an@@", "ge")]
+    np.testing.assert_allclose(composed.pop("Orange"), weight[rows].detach().numpy().mean(0), rtol=1e-6)
+    assert composed == {}
+    new = tmp_path / "new"
+    new.write_text("the 9\nman 8\nzebra 7\n")
+    arguments = ["--checkpoint", prepared.path, "--dict", prepared.dictionary, "--new-dict", str(new)]
+    arguments += ["--method", "focus", "--vectors", str(checkpoint.output), "--output", str(tmp_path / "moved")]
+    assert main(["transfer-vocab", *arguments]) == 0
+    assert not (tmp_path / "ran").exists()
+    (checkpoint.output / "tokenizer_config.json").write_text('{"tokenizer_class": "TupeTokenizer", "steps": [{}]}')
+    with pytest.raises(VectorFileError, match="export the model again"):
+        open_vectors(str(checkpoint.output)).read()
+    (checkpoint.output / "vocab.txt").unlink()
+    with pytest.raises(VectorFileError, match=r"vocab\.txt: no such file"):
+        open_vectors(str(checkpoint.output)).read()
+    (checkpoint.folder / "data" / "preparation.json").unlink()
+    assert export_hf(checkpoint, "--force") == 0
+    assert (checkpoint.output / "tokenizer.json").exists()
+    check_vectors(checkpoint.output, checkpoint.task.source_dictionary, weight)
+
+
+def test_each_side_of_an_export_has_its_own_words(tmp_path):
+    """Also if both dictionaries have the same number of symbols."""
+    checkpoint = seq2seq_checkpoint(tmp_path / "c", "transformer", words=["ein", "zwei"], other=["one", "two"])
+    assert export_hf(checkpoint) == 0
+    task, model = checkpoint.task, checkpoint.model
+    check_vectors(checkpoint.output, task.source_dictionary, model.encoder.embed_tokens.weight)
+    check_vectors(checkpoint.output, task.target_dictionary, model.decoder.embed_tokens.weight, "decoder")
 
 
 # ---- Added tokens, the recorded preparation, binarised data

@@ -153,6 +153,7 @@ def test_a_full_disk_of_temporary_files_is_not_blamed_on_the_output(tmp_path, mo
     [
         (None, r"text: no such file \(did you mean texts\?\); check the path"),
         (b"PK\x03\0\x80\n", "text:1: .*binary.*check the path"),
+        ("BPE\n".encode("utf-16"), "text:1: text in UTF-16.*iconv -f utf-16 -t utf-8"),
         (b"a\nb\n\xff\xfe\n", "text:3: not UTF-8 .byte 0xff.*iconv -f latin1 -t utf-8"),
     ],
 )
@@ -166,6 +167,16 @@ def test_lines_of_a_text_and_what_cannot_be_read(tmp_path, raw, message):
         list(io.read_lines(tmp_path / "text", DataError, "--flag"))
     with pytest.raises(DataError, match=r"--flag .*Is a directory.*check the path"):
         list(io.read_lines(tmp_path, DataError, "--flag"))
+
+
+def test_what_a_killed_call_has_left_is_named(tmp_path, caplog):
+    left = [tmp_path / ".out.0123abcd.tmp", tmp_path / ".out.pt.0123abcd.tmp"]
+    left[0].mkdir()
+    left[1].touch()
+    with io.whole_folder(tmp_path / "out"):
+        assert f"rm -r {left[0]}" in caplog.text
+    io.check_file(tmp_path / "out.pt")
+    assert [record.args[0] for record in caplog.records] == left
 
 
 @pytest.mark.parametrize("text", [b"", b'{"a": 1} b', b"\xff", b"[" * 200_000])

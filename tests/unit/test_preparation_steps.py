@@ -4,11 +4,13 @@ import json
 import pickle
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from embinit_fairseq.checkpoints.preparations import records_for_checkpoints, stated_steps
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.vocab import preparation_record as record
 from embinit_fairseq.vocab.preparation_options import parse_steps, suggested, written
@@ -33,6 +35,7 @@ NASTY = (
         "&",
         "&amp; @-@",
     ),
+    'Am 3. Mai bzw. am 4. sagte er: "Aujourd\'hui," usw. 12\u00a0345 @-@ &quot;',
     *("e\u0301 é ﬁ ½ ２", "x" * 300, "  ", "", "\ue004 the\u200b\u00a0man", "an <unk> <mask> <MASK>", "😀 日本語。"),
 )
 
@@ -59,6 +62,10 @@ def test_steps_are_the_libraries_one_after_the_other(line):
 def test_a_text_never_has_the_ends_of_a_sentence():
     assert Preparation(parse_steps("lowercase"))("a </s> b <PAD> <mask>") == ["a", "<unk>", "b", "<unk>", "<mask>"]
     assert Preparation()("a </s>") == ["a", "</s>"], "finished words are what fairseq makes of them"
+
+
+def test_private_use_characters_of_a_text_are_no_symbols():
+    assert Preparation(parse_steps("lowercase"))("\ue000A \ue001 \ue002b\ue003 \ue004", mask=True) == ["a", "b"]
 
 
 def test_an_end_of_a_line_inside_a_text_is_a_space():
@@ -102,10 +109,43 @@ def test_back_to_text():
     assert Preparation(parse_steps("spacy"))("Dogs, too.") == ["Dogs", ",", "too", "."]
 
 
+#: words of Moses, put together in German, French and Finnish, with and without escapes
+JOINED = {
+    "l' homme , c' est & amp ; &amp; &quot; ça ! &quot;": "fr",
+    "EU : n 5 % : ssa": "fi",
+    "well @-@ known @-@ @-@ x @-@": "en",
+    "@-@ @-@ x John 's": "en",
+    "so&amp;so &amp;amp; ' s": "de",
+}
+
+
+@pytest.mark.parametrize("words", JOINED)
+def test_words_are_put_together_as_moses_does(words):
+    lang, moses = JOINED[words], sacremoses.MosesDetokenizer(lang=JOINED[words])
+    for options, unescape in (("", True), (":no-escape", False), (":no-escape:dashes", False)):
+        expected = moses.detokenize(words.split(), unescape=unescape)
+        assert Preparation(parse_steps(f"moses{options}", lang)).text(words.split()) == expected
+
+
+def test_a_tokenizer_is_used_without_what_it_does_to_batches():
+    """It is set to cut and to fill texts, and has an unknown token and special tokens of its own."""
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {word: number for number, word in enumerate(("[UNK]", "[CLS]", "[PAD]", "the", "man", "dog"))}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing("[CLS] $0", special_tokens=[("[CLS]", 1)])
+    tokenizer.enable_truncation(3)
+    tokenizer.enable_padding(length=6, pad_id=2, pad_token="[PAD]")
+    prepare = Preparation([{"step": "huggingface"}], {"tokenizer": tokenizer.to_str()})
+    assert prepare("the cat the man the dog the") == ["the", "<unk>", "the", "man", "the", "dog", "the"]
+    assert prepare("the dog") == ["the", "dog"]
+
+
 def test_what_a_user_says():
     assert written(parse_steps("wikibooks,bpe")) == "cleaned,lowercase,moses:no-escape,bpe"
     assert parse_steps("none") == []
     assert written([]) == "none"
+    assert [step["lang"] for step in parse_steps("normalised,moses", "deu_Latn")] == ["de", "de"]
     assert parse_steps("lowercase,moses:dashes", "de")[1] == {"step": "moses", "lang": "de", "dashes": True}
     for text, remedy in {
         "lower": r"--preparation lower.*choose from .*lowercase",
@@ -115,6 +155,19 @@ def test_what_a_user_says():
     }.items():
         with pytest.raises(OptionError, match=remedy):
             parse_steps(text)
+
+
+def test_lower_case_is_before_words_and_after_punctuation():
+    """What `--lowercase` and its opposite do to the named steps."""
+    for text, lowercase, expected in (
+        ("normalised,moses", True, "normalised,lowercase,moses"),
+        ("moses,lowercase,bpe", True, "lowercase,moses,bpe"),
+        ("cleaned", True, "cleaned,lowercase"),
+        ("lowercase,moses", None, "lowercase,moses"),
+        ("lowercase,moses", False, "moses"),
+        ("moses", False, "moses"),
+    ):
+        assert written(stated_steps(text, "de", lowercase, {"codes"} if "bpe" in text else ())) == expected
 
 
 SUGGESTED = [
@@ -164,6 +217,12 @@ def break_dictionary(folder):
     (folder / "dict.txt").write_text((folder / "dict.txt").read_text() + "ℝ 1\n")
 
 
+def move_symbols(folder):
+    """The symbols are the same, their rows are not."""
+    first, *rest = (folder / "dict.txt").read_text().splitlines(keepends=True)
+    (folder / "dict.txt").write_text("".join([*rest, first]))
+
+
 def break_codes(folder):
     (folder.parent / "bpe.codes").write_text(CODES + "r o\n")
 
@@ -192,8 +251,9 @@ def later_version(folder):
 
 BROKEN = {
     break_dictionary: "another dict.txt",
+    move_symbols: "another dict.txt",
     break_codes: "segmented with.*give that one",
-    lose_codes: "bpe.codes.*give it by --bpe-codes",
+    lose_codes: "bpe.codes.*give it by --bpe-codes.*bpe_codes=FILE",
     add_glossary: "segmented with",
     break_example: "prepare the text again",
     break_record: "damaged.*mosses",
@@ -206,6 +266,32 @@ def test_a_record_that_does_not_fit_is_refused(folder, damage):
     damage(folder)
     with pytest.raises(DataError, match=re.compile(BROKEN[damage], re.DOTALL)):
         record.read_preparation(folder / "dict.txt").preparation(DICT)
+
+
+def test_two_percent_of_the_lines_may_come_out_otherwise(folder):
+    """And one, of the first lines."""
+    for others, lines in ((1, 1), (2, 50), (3, 100), (2, 49), (4, 100)):
+        pairs = [("Dog", "dog")] * (lines - others) + [("Dog", "man")] * others
+        steps = {"dict.txt": parse_steps("lowercase")}
+        if others <= 1 + 0.02 * lines:
+            recorded = record.record_preparation(folder, steps, None, {"dict.txt": pairs})["dict.txt"]
+            assert recorded.lines == {"tried": lines, "equal": lines - others}
+        else:
+            with pytest.raises(DataError, match="name those"):
+                record.record_preparation(folder, steps, None, {"dict.txt": pairs})
+
+
+def test_a_checkpoint_has_the_records_of_a_classifiers_text(folder):
+    """It is in input0/; of several folders the first one counts."""
+    expected = json.loads((folder / "preparation.json").read_text())["dictionaries"]
+    assert expected
+    data = folder.with_name("data")
+    (data / "other").mkdir(parents=True)
+    folder.rename(data / "input0")
+    for name in ("cfg", "args"):
+        task = SimpleNamespace(**{name: SimpleNamespace(data=f"{data}:{data}/other")})
+        assert json.loads(records_for_checkpoints(task)) == expected
+    assert records_for_checkpoints(SimpleNamespace(cfg=SimpleNamespace(data=str(data / "other")))) is None
 
 
 def test_codes_that_the_user_names_must_be_those_of_the_record(folder, tmp_path):

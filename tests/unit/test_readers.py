@@ -284,6 +284,7 @@ OTHERS: dict[str, Callable[[Path, list[str], np.ndarray], object]] = {
     "npy": lambda path, words, matrix: np.save(path.open("wb"), matrix),
     "v.npz": lambda path, words, matrix: np.savez(path, keys=np.array(words), b=matrix[0], embeddings=matrix),
     "model.npz": lambda path, words, matrix: np.savez(path, Wemb=matrix, Wemb_dec=matrix[:1]),
+    "{P} N.npz": lambda path, words, matrix: np.savez(path, **{"P": words, "{N}": matrix}),
     "torchtext": lambda path, words, matrix: torch.save((words, {}, torch.from_numpy(matrix), 3), path),
     "torch": lambda path, words, matrix: torch.save(dict(zip(words, torch.from_numpy(matrix))), path),
     "parquet": _parquet,
@@ -305,6 +306,14 @@ def test_the_line_that_converts_a_file_of_another_tool_does(tmp_path, monkeypatc
     table = open_vectors(re.findall("'([^']*[.](?:npz|vec))'", code)[-1]).read()
     assert table.words == words
     np.testing.assert_array_equal(table.matrix, matrix)
+
+
+def test_weights_are_named_with_their_folder(tmp_path):
+    folder = tmp_path / "P {N}"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(VectorFileError, match=re.escape(f": {folder}") + "$"):
+        open_vectors(write(folder / "v.any", b"\x14" + bytes(7) + b'{"w":{"dtype":"F32"}}'))
 
 
 def test_folders_of_other_tools(tmp_path):

@@ -174,7 +174,8 @@ def test_the_seed_the_record_and_what_else_is_in_the_checkpoint(lm, tmp_path):
     assert json.loads((lm.output / "expansion.json").read_text()) == record
     assert (record["request"]["method"], record["seed"], record["optimizer"]) == ("gaussian", 2, True)
     assert record["sha256"]["words"] == hashlib.sha256((tmp_path / "new.txt").read_bytes()).hexdigest()
-    assert all(lm.written()[name] == lm.state[name] for name in ("extra_state", "cfg", "optimizer_history"))
+    for name in ("extra_state", "cfg", "optimizer_history"):
+        assert lm.written()[name] == lm.state[name], name
 
 
 def vectors_of(checkpoint, *words) -> tuple[str, dict[str, np.ndarray]]:

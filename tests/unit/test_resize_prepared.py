@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from expand_checkpoints import argv, make
 from segmentations import KINDS, NEW_TEXT, TRAINING, mark_of, opened, subwords_of
 from segmentations import files as files
 
+from embinit_fairseq.checkpoints.preparations import OPTION, find_preparation, records_for_checkpoints, records_in
+from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.cli.main import main
+from embinit_fairseq.errors import DataError
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.preparation_options import parse_steps, written
 from embinit_fairseq.vocab.preparation_record import read_preparation, record_preparation
@@ -104,3 +109,43 @@ def test_codes_of_another_run_and_unknown_preparations(recorded, tmp_path, capsy
     assert main(call) == 0
     assert "raw text       unknown" in capsys.readouterr().out
     assert not (checkpoint.output / "preparation.json").exists()
+
+
+@pytest.mark.parametrize("recorded", ["codes"], indirect=True)
+def test_checkpoints_have_the_record_of_the_new_dictionary(recorded, tmp_path):
+    """The new checkpoint has the new record; the old one's is refused with the new dictionary."""
+    _, checkpoint, _ = recorded
+    old = json.loads((Path(checkpoint.dictionary).parent / "preparation.json").read_text())["dictionaries"]
+    other = {"dict.xx.txt": {**old["dict.txt"], "symbols": "of the other side"}}
+    checkpoint.state["cfg"]["embed_init_options"] = {OPTION: json.dumps(old | other)}
+    checkpoint.save()
+    assert main(argv(checkpoint)) == 0
+    state = load_checkpoint(checkpoint.output / "model.pt")
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    shutil.copy(checkpoint.output / "dict.txt", bare)
+    found, expected = find_preparation(bare / "dict.txt", state), read_preparation(checkpoint.output / "dict.txt")
+    assert found.entry() == expected.entry() != old["dict.txt"]
+    assert records_in(state["cfg"]["embed_init_options"][OPTION]) == {"dict.txt": found.entry(), **other}
+    with pytest.raises(DataError, match=r"another dict.txt; copy preparation\.json"):
+        find_preparation(bare / "dict.txt", checkpoint.state)
+    shutil.copy(bare / "dict.txt", bare / "dict.yy.txt")
+    assert find_preparation(bare / "dict.yy.txt", checkpoint.state) is None, "of the side without a record"
+
+
+@pytest.mark.parametrize("recorded", ["codes"], indirect=True)
+def test_a_record_next_to_another_dictionary_is_refused_until_its_own_is_copied(recorded):
+    """A training would write it into its checkpoints."""
+    _, checkpoint, _ = recorded
+    data = Path(checkpoint.dictionary).parent
+    assert main(argv(checkpoint)) == 0
+    shutil.copy(checkpoint.output / "dict.txt", data)
+    task = SimpleNamespace(cfg=SimpleNamespace(data=str(data)))
+    with pytest.raises(DataError, match=r"another dict.txt.*copy preparation\.json and the files"):
+        records_for_checkpoints(task)
+    for name in json.loads((checkpoint.output / "expansion.json").read_text())["files"]:
+        if "/" not in name:
+            shutil.copy(checkpoint.output / name, data)
+    (entry,) = json.loads(records_for_checkpoints(task)).values()
+    assert entry == read_preparation(data / "dict.txt").entry()
+    read_preparation(data / "dict.txt").preparation(read_dictionary(data / "dict.txt").symbols)

@@ -11,7 +11,7 @@ import pytest
 import tokenizer_folders
 import tokenizers
 import torch
-from run_folders import write_run
+from run_folders import end, write_lines, write_run
 from sacrebleu.metrics import BLEU, CHRF, TER
 
 from embinit_fairseq.checkpoints.preparations import OPTION
@@ -29,11 +29,6 @@ RAW = [line.replace(" .", ".").replace(" ,", ",") for line in REFERENCES]
 TOKENS = [line.lower() for line in REFERENCES]
 
 
-def write_lines(path: Path, lines: list[str]) -> Path:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return path
-
-
 def read_lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines()
 
@@ -45,8 +40,8 @@ def generate_log(path: Path, hypotheses: list[str], decoded: list[str] | None = 
     lines = [f"... | INFO | fairseq_cli.generate | {head}{task}"]
     for at in sorted(range(len(hypotheses)), key=lambda at: -len(hypotheses[at])):
         lines += [f"S-{at}\tx", f"H-{at}\t-0.5\t{hypotheses[at]}", f"D-{at}\t-0.5\t{(decoded or hypotheses)[at]}"]
-        lines += [f"P-{at}\t-0.1", f"H-{at}\t-0.9\tworse", f"D-{at}\t-0.9\tworse"]
-    write_lines(path, lines)
+        lines += [f"P-{at}\t-0.1", f"H-{at}\t-0.9\tworse", f"D-{at}\t-0.9\tworse", f"P-{at}\t-0.2"]
+    write_lines(path, [*lines, end(len(hypotheses))])
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +112,7 @@ def test_damage_is_found_before_anything_is_written(scored, run, refused) -> Non
     assert {path: path.read_bytes() for path in before} == before
     with (run / "test.generate.log").open("a") as log:
         log.write("H-9\t-1\tx\n")
-    assert "the first has the number 3" in refused("score", "run", "--ref", "raw")
+    assert "sentence 9" in refused("score", "run", "--ref", "raw")
     generate_log(run / "test.generate.log", RAW)
     twice = (run / "test.generate.log").read_text()
     (run / "test.generate.log").write_text(twice * 2)
@@ -242,7 +237,7 @@ def test_steps_in_their_order(tmp_path) -> None:
 def test_shards_hold_every_sentence_once(run, tmp_path) -> None:
     lines = [f"H-{number}\t-0.5\tword{number}" for number in range(7)]
     for shard in range(3):
-        order = [*lines[shard::3][::-1], *lines[shard::3]]  # several translations of a sentence: the first one
+        order = [line for first in lines[shard::3][::-1] for line in (first, f"{first} worse")]  # the first one is best
         options = f"| Namespace(score_reference=False, skip_invalid_size_inputs_valid_test={shard == 0})"
         write_lines(run / f"test.generate.{shard}.log", [options, *order])
     paths = translations_in(run, "test")
@@ -361,7 +356,7 @@ def printed_log(path: Path, hypotheses: list[str], targets: list[str] | None = N
     lines = [f"... | INFO | fairseq_cli.generate | {head}{values}, 'task': {{'target_lang': 'en'}}}}"] if head else []
     for at, line in enumerate(hypotheses):
         lines += [f"S-{at}\tquelle {at}", *([f"T-{at}\t{targets[at]}"] if targets else []), f"H-{at}\t-0.5\t{line}"]
-    write_lines(path, lines)
+    write_lines(path, [*lines, *([end(len(hypotheses))] if head else [])])
 
 
 def test_every_option_of_the_search_is_in_the_table() -> None:
@@ -499,6 +494,25 @@ def test_a_source_that_is_not_the_logs_is_said(run, capsys) -> None:
         write_lines(run / "source", lines)
         assert main(["score", "run/log", "--ref", "raw", "--src", "run/source"]) == 0
         assert ("run/source is not the text that was translated" in capsys.readouterr().err) == is_said
+
+
+def test_what_is_not_known_or_too_good_is_said(run, capsys) -> None:
+    """Output without options may be of any search; advice leaves out what was done."""
+    pytest.importorskip("sacremoses")
+    write_lines(run / "D", [f"D-{at}\t-0.5\t{line}" for at, line in enumerate(SENTENCES)])
+    write_lines(run / "text", SENTENCES)
+    printed_log(run / "log", SENTENCES, SPLIT)
+    for call, said, unsaid in (
+        ("D --ref text", "2>&1", "subwords"),
+        ("log --ref text", "--detokenize for", "2>&1"),
+        ("log --ref text --detokenize bpe --lowercase", "another form", "--detokenize|--lowercase"),
+        ("text --ref text", "is its reference", "2>&1"),
+    ):
+        arguments = [str(run / word) if word in ("D", "text", "log") else word for word in call.split()]
+        assert main(["score", *arguments]) == 0
+        notes = capsys.readouterr().err
+        assert said in notes, notes
+        assert not re.search(unsaid, notes), notes
 
 
 # ---- Several references ---------------------------------------------------------------------------------------------

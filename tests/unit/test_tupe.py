@@ -143,7 +143,7 @@ def hub_with(masking=True, **heads):
     model = TUPE.build(task if masking else task_of(8), dropout=0.5)
     for name, columns in heads.items():
         model.register_classification_head(name, num_classes=columns)
-    return TupeHub(SimpleNamespace(tokenizer=None, bpe=None), task, randomise(model))
+    return TupeHub(SimpleNamespace(tokenizer=None, bpe=None), task, [randomise(model)])
 
 
 def test_the_hub_builds_graphs_and_drops_in_training_only():

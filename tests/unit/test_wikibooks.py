@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 pytest.importorskip("sacremoses")
 pytest.importorskip("spacy")
 from shards import counts
-from shards.tasks import Executor
+from shards.engines import Engine
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 from wikibooks import cleaning, duplicates, encode, inputs, near, split, synthetic
@@ -145,8 +145,16 @@ def test_packing_is_recognised_by_content_and_damage_is_named(pack, tmp_path: Pa
             list(split.documents(stream))
 
 
-def run_steps(*steps) -> None:
-    Executor("pool", 1, Path(), 1, {}).run(steps)
+def run_steps(work: Path, *steps) -> None:
+    Engine("pool", 1, work / "logs", 1, {}).run(steps)
+
+
+def raw_shards(work: Path, number: int) -> list[Path]:
+    """The places of the texts of raw shards, with their records."""
+    texts = [work / "raw" / "00000" / f"{shard}.txt" for shard in range(number)]
+    texts[0].parent.mkdir(parents=True)
+    write_json(texts[0].parent / "shards.json", [{"text": text.name, "bytes": 1, "passages": 1} for text in texts])
+    return texts
 
 
 TEXTS = ["A title\nIt's 5 < 6.", "", "Ünïcode “quotes”.\n\nA second paragraph.", "x"]
@@ -235,9 +243,9 @@ def test_prose_with_commas_is_no_table() -> None:
 def test_a_text_without_a_passage_for_validation_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("One.\n\nTwo.\n")
     split.split([tmp_path / "text"], tmp_path / "raw/00000", 100)
-    split.number(tmp_path / "raw", tmp_path / "shards.json", valid_every=2)
+    assert cleaning.clean_tasks(tmp_path, "none", valid_every=2)
     with pytest.raises(OptionError, match=r"only 2 passages.*VALID_EVERY than 3"):
-        split.number(tmp_path / "raw", tmp_path / "few.json", valid_every=3)
+        cleaning.clean_tasks(tmp_path, "none", valid_every=3)
 
 
 def test_a_little_markup_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,31 +264,26 @@ corpora = st.lists(st.lists(st.lists(raw_lines, min_size=1, max_size=9), max_siz
 @given(corpora, st.sampled_from(["lines", "documents"]))
 def test_duplicates_equal_a_loop_over_the_corpus(tmp_path_factory, shards, unit: str) -> None:
     work, seen, expected = tmp_path_factory.mktemp("duplicates"), set(), []
-    texts = [work / f"{number}.txt" for number in range(len(shards))]
-    write_json(work / "shards.json", [{"text": str(text), "bytes": 1} for text in texts])
+    texts = raw_shards(work, len(shards))
     for text, shard in zip(texts, shards):
         text.write_bytes(b"".join(b"\n".join(document) + b"\n\n" for document in shard))
         keys = [[b" ".join(line.lower().split()) for line in document] for document in shard]
         units = [key for document in keys for key in document] if unit == "lines" else [tuple(key) for key in keys]
         expected.append([number for number, key in enumerate(units) if key in seen or key in units[:number]])
         seen.update(units)
-    run_steps(*duplicates.steps(work, unit))
-    found = [np.load(path) for path in duplicates.repeated_files(work)]
-    assert [sorted(numbers.tolist()) for _, numbers in found] == expected
-    assert all(set(origin.tolist()) <= {shard} for shard, (origin, _) in enumerate(found))
+    run_steps(work, *duplicates.steps(work, unit))
+    assert [sorted(duplicates.repeated(work, shard)) for shard in range(len(shards))] == expected
 
 
 def test_of_nearly_equal_documents_one_stays(tmp_path: Path) -> None:
     pytest.importorskip("datatrove")
     sentences = [" ".join(itertools.islice(synthetic.words(np.random.default_rng(seed)), 120)) for seed in range(4)]
     sentences.append(sentences[1].replace(" ", " other ", 1))
-    texts = [tmp_path / "0.txt", tmp_path / "1.txt"]
-    write_json(tmp_path / "shards.json", [{"text": str(text), "bytes": 1} for text in texts])
+    texts = raw_shards(tmp_path, 2)
     texts[0].write_text("\n\n".join(sentences[:3]) + "\n\n")
     texts[1].write_text("\n\n".join(sentences[3:]) + "\n\n")
-    run_steps(*near.steps(tmp_path))
-    found = [tuple(row) for path in near.near_files(tmp_path) for row in np.load(path).T.tolist()]
-    assert found in ([(0, 1)], [(1, 1)])
+    run_steps(tmp_path, *near.steps(tmp_path))
+    assert [near.near_duplicates(tmp_path, shard) for shard in range(2)] in ([{1}, set()], [set(), {1}])
 
 
 def test_rare_words_are_unknown_and_bpe_learns_from_frequent_ones(tmp_path: Path) -> None:
@@ -289,8 +292,9 @@ def test_rare_words_are_unknown_and_bpe_learns_from_frequent_ones(tmp_path: Path
     for shard, path in enumerate(paths):
         part = {w: n // 5 + (shard < n % 5) for w, n in frequencies.items() if n >= 5 or shard < n}
         counts.write_counts(part, path)
-    run_steps(*counts.merge_steps("words", lambda: paths, tmp_path / "merged"))
-    merged = counts.merged_file(tmp_path / "merged")
+    run_steps(tmp_path, counts.merge_step("words", lambda: paths, tmp_path / "merged"))
+    merged = tmp_path / "all"
+    counts.merge_files(sorted((tmp_path / "merged").iterdir()), merged)
     assert dict(counts.read_counts(merged)) == frequencies
     counts.choose(merged, tmp_path / "words", 0.219, 5)
     known = counts.WordSet(tmp_path / "words" / "frequent.npy")

@@ -31,7 +31,8 @@ def check_sizes(trainer) -> None:
             _, ignored = dataset.filter_indices_by_size(numpy.arange(len(dataset)), limit)
         if len(ignored):
             longest = max(dataset.size(index) for index in ignored)
-            shorten = "shorten them (--shorten-method truncate), " if hasattr(task.cfg, "shorten_method") else ""
+            can_shorten = hasattr(task.cfg, "shorten_method")
+            shorten = "shorten them (--shorten-method truncate), " if can_shorten else ""
             raise ValueError(
                 f"{split}: {len(ignored):,} of {len(dataset):,} texts have more tokens than the model has positions "
                 f"({longest}, it has {limit}); {shorten}leave them out (--skip-invalid-size-inputs-valid-test), or "

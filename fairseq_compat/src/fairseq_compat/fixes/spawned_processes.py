@@ -1,15 +1,19 @@
-"""With --cpu fairseq counts GPUs and starts no process; workers of processes start slowly.
+"""With --cpu fairseq counts GPUs and starts no process; with srun it takes another number than it is told.
 
 Symptom: (a) ``--distributed-world-size 2 --cpu`` ends with ``AssertionError: world size is 2 but have 0 available
     devices``; with ``--distributed-init-method`` as well it starts nothing at all, and the exit status is 0. (b) With
     ``--cpu`` several processes need ``--distributed-backend gloo``: the default is for GPUs only. (c) Each
     data-loader worker of such a process is a new interpreter that imports torch and fairseq: seconds for every epoch
     and validation. (d) fairseq's main branch does not see torchrun where a process sees one GPU or none: each process
-    trains for itself, and all write the same checkpoints.
+    trains for itself, and all write the same checkpoints. (e) With srun and one task on each machine,
+    ``--distributed-world-size`` is not looked at: all GPUs of all machines train. With several tasks on each, another
+    number than theirs ends in an ``AssertionError`` without a word.
 Versions: all; fairseq 0.12.2 starts one process for each GPU, also with ``--cpu``.
-Where: fairseq/distributed/utils.py:72, :142, :315 (``distributed_main``) and :347; (d) :54 of main.
+Where: fairseq/distributed/utils.py:72, :142, :315 (``distributed_main``) and :347; (d) :54 of main; (e) :106, :130.
 Remedy: with ``--cpu`` as many processes as ``--distributed-world-size`` says, which talk through gloo; the workers of
-    all processes start as with a single process, on Linux by a fork. Under torchrun the number of processes is its own.
+    all processes start as with a single process, on Linux by a fork. Under torchrun, and under srun with several tasks
+    on each machine, the number of processes is theirs. With one task on each machine a number that is not that of all
+    GPUs is refused; with --cpu the processes are divided among the machines.
     Without this fix: torchrun, and ``--distributed-backend gloo``.
 Can go: with a fairseq that counts no GPUs with ``--cpu``.
 """
@@ -31,7 +35,27 @@ def launched() -> int:
     return int(os.environ["WORLD_SIZE"])
 
 
+def machines(training) -> int:
+    """Return how many machines have one task of srun each that starts the processes of its machine; else 1."""
+    nodes, tasks = (int(os.environ.get(name, 0)) for name in ("SLURM_NNODES", "SLURM_NTASKS"))
+    by_srun = training.distributed_port > 0 and training.distributed_init_method is None and not launched()
+    return nodes if by_srun and nodes == tasks > 1 else 1
+
+
 def patch(module):
+    @wrap(module)
+    def _infer_slurm_init(original, cfg, *args):
+        given, devices, count = cfg.distributed_world_size, module.torch.cuda.device_count(), machines(cfg)
+        if count == 1:
+            cfg.distributed_world_size = int(os.environ.get("SLURM_NTASKS", given))
+        original(cfg, *args)
+        world = cfg.distributed_world_size
+        if count > 1 and world != given and given != devices:  # the default: the devices of one machine
+            raise ValueError(
+                f"srun started one task on each of {count} machines, which train on {world} devices together, not on "
+                f"--distributed-world-size {given}: give {world or count}, or let srun start a task for each device"
+            )
+
     @wrap(module)
     def call_main(original, cfg, main, **kwargs):
         training, processes = cfg.distributed_training, launched()
@@ -41,8 +65,8 @@ def patch(module):
             return original(cfg, main, **kwargs)
         if training.distributed_backend == "nccl":
             training.distributed_backend = "gloo"
-        count = training.distributed_world_size
-        if training.distributed_no_spawn or count == 1:
+        count = training.distributed_world_size // machines(training)
+        if training.distributed_no_spawn or training.distributed_world_size == machines(training) == 1:
             return original(cfg, main, **kwargs)
         if processes > 1:
             count = 1  # the main branch numbers devices and asks for those above 0

@@ -53,26 +53,43 @@ def copy_records(args) -> None:
     given = {"source": args.srcdict, "target": args.tgtdict}
     if args.joined_dictionary:
         given = dict.fromkeys(given, args.srcdict or args.tgtdict)
-    copied, record = {}, {}
+    is_one = given["source"] == given["target"]
+    if args.only_source:
+        del given["target"]
+    copied, head = {}, {}
     for side, path in given.items():
         lang = getattr(args, f"{side}_lang")
-        file = os.path.join(os.path.dirname(path or ""), RECORD)
-        if not path or not os.path.isfile(file) or (side == "target" and args.only_source):
-            continue
-        with open(file, encoding="utf-8") as text:
-            record = json.load(text)
-        entry = record.get("dictionaries", {}).get(os.path.basename(path))
+        record, entry = read_record(path, lang, is_one)
         if entry is None:
             continue
+        folder, head = os.path.dirname(path), record
         for place in entry.get("files", {}).values():
-            place["path"] = os.path.relpath(os.path.join(os.path.dirname(file), place["path"]), args.destdir)
+            place["path"] = os.path.relpath(os.path.join(folder, place["path"]), args.destdir)
         copied[f"dict.{lang}.txt" if lang else "dict.txt"] = entry
     target = os.path.join(args.destdir, RECORD)
     if copied and not os.path.exists(target):
         temporary = f"{target}.tmp"
         with open(temporary, "w", encoding="utf-8") as text:
-            json.dump({**record, "dictionaries": copied}, text, ensure_ascii=False, indent=2)
+            json.dump({**head, "dictionaries": copied}, text, ensure_ascii=False, indent=2)
         shutil.move(temporary, target)
+
+
+def read_record(path: str | None, lang: str | None, is_one: bool) -> tuple[dict, dict | None]:
+    """Return the record next to a dictionary, and its entry for text in `lang`; None without one.
+
+    A dictionary of two languages (dict.de.txt and dict.en.txt with the same symbols) has an entry of each; that of
+    one language says nothing about the other. is_one: the user gives one dictionary for both sides.
+    """
+    file = os.path.join(os.path.dirname(path or ""), RECORD)
+    if not path or not os.path.isfile(file):
+        return {}, None
+    with open(file, encoding="utf-8") as text:
+        record = json.load(text)
+    entries, name = record.get("dictionaries", {}), os.path.basename(path)
+    own, side = entries.get(name), entries.get(f"dict.{lang}.txt")
+    if own and side and own.get("symbols") == side.get("symbols"):
+        return record, side
+    return record, None if is_one and lang and name != f"dict.{lang}.txt" else own
 
 
 def patch(module):

@@ -1,0 +1,203 @@
+"""Read raw text: files with a text per line, and columns of tables, each text with the number of its line.
+
+All are UTF-8, also in .gz; only LF, or CR LF, ends a line. They are read as they are needed.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from embinit_fairseq.errors import DataError
+from embinit_fairseq.io import not_utf8
+
+#: line numbers in a message
+SHOWN = 5
+_MARK = b"\xef\xbb\xbf"
+_COMPRESSED = ".gz"
+#: characters that people write between columns
+_SEPARATORS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "|"}
+
+
+def suffix_of(path: Path) -> str:
+    """Return the suffix of a file as it is written, without .gz."""
+    return (path.with_suffix("") if path.suffix.lower() == _COMPRESSED else path).suffix[1:]
+
+
+def is_table(path: Path) -> bool:
+    """Return True if the name of a file says that it is a table."""
+    return suffix_of(path).lower() in _READERS
+
+
+def has_mark(path: Path) -> bool:
+    """Return True if a file begins with a byte-order mark."""
+    with _opened(path) as file:
+        return file.read(3) == _MARK
+
+
+def shown_lines(numbers: Sequence[int], count: int | None = None) -> str:
+    """Return line numbers for a message: `line 3`, `lines 3, 7, 9 ... (200)`. count: of all, if not all are given."""
+    total = len(numbers) if count is None else count
+    first = ", ".join(map(str, numbers[:SHOWN]))
+    return f"line{'s' if total > 1 else ''} {first}{f' ... ({total:,})' if total > SHOWN else ''}"
+
+
+# ---- Lines ----------------------------------------------------------------------------------------------------------
+
+
+def read_text(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (1-based number, text) of each line, without its end and the file's byte-order mark.
+
+    Raises:
+        DataError: lines are not UTF-8, with their numbers; their ends are CR; or the file is damaged.
+    """
+    number = 0
+    try:
+        with _opened(path) as file:
+            for number, raw in enumerate(file, 1):
+                if number == 1:
+                    raw = _checked_first(path, raw)
+                try:
+                    text = raw.decode()
+                except UnicodeDecodeError as error:
+                    numbers = [number, *(at for at, line in enumerate(file, number + 1) if not _is_utf8(line))]
+                    raise DataError(f"{path}: {shown_lines(numbers)}: {not_utf8(raw, number, error.start)}") from None
+                yield number, text.removesuffix("\n").removesuffix("\r")
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read after line {number} ({error}); get the file again") from error
+
+
+def _opened(path: Path) -> Any:
+    return gzip.open(path, "rb") if path.suffix.lower() == _COMPRESSED else open(path, "rb")
+
+
+def _checked_first(path: Path, raw: bytes) -> bytes:
+    """Return the first line without byte-order mark; DataError if it shows what the whole file is."""
+    if 4 * raw.count(b"\0") > len(raw) > 3:  # UTF-16 of Latin letters without a mark is UTF-8, too
+        raise DataError(f"{path}: {not_utf8(raw, 1)}")
+    if b"\r" in raw and not raw.endswith(b"\n"):
+        raise DataError(f"{path}: its lines end in CR; expected LF, convert them: tr '\\r' '\\n' < FILE > NEW")
+    return raw.removeprefix(_MARK)
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        return bool(line.decode()) or True
+    except UnicodeDecodeError:
+        return False
+
+
+# ---- Tables ---------------------------------------------------------------------------------------------------------
+
+
+def read_column(path: Path, field: str, is_label: bool) -> Iterator[tuple[int, str]]:
+    """Yield (1-based number of its first line, text) for each row of a table.
+
+    Args:
+        path: .tsv, .csv or .jsonl, also .gz.
+        field: name of the column.
+        is_label: a value of JSON may be a number.
+
+    Raises:
+        DataError: the file is no such table, or the column is not there once; with the number of the line.
+    """
+    return _READERS[suffix_of(path).lower()](path, field, is_label)
+
+
+def _tsv(path: Path, field: str, _: bool) -> Iterator[tuple[int, str]]:
+    """Read fields between tabs, as GLUE's: a quotation mark is a character like others."""
+    return _column(path, field, ((number, line.split("\t")) for number, line in read_text(path)))
+
+
+def _csv(path: Path, field: str, _: bool) -> Iterator[tuple[int, str]]:
+    return _column(path, field, _csv_rows(path))
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    # a CR would end a row; another end of a line is counted and becomes a space, as a CR in other files
+    rows = csv.reader((line.replace("\r", "\v") + "\n" for _, line in read_text(path)), strict=True)
+    limit, number = csv.field_size_limit(1 << 30), 1
+    try:
+        for row in rows:
+            yield number, row
+            number = rows.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{path}:{number}: not a row of a table ({error}); correct it") from error
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _column(path: Path, field: str, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, str]]:
+    """Yield the fields of a column; the first row names the columns."""
+    _, heading = next(rows, (1, []))
+    if not any(heading):
+        raise DataError(f"{path}:1: an empty line; expected the names of the columns")
+    if len(heading) == 1 and heading != [field] and (other := re.search("[,;|\t]", heading[0])):
+        raise DataError(
+            f"{path}:1: found {_SEPARATORS[other[0]]} between the columns; expected commas in .csv, tabs in .tsv: "
+            "rename the file, or save it so"
+        )
+    _check_column(f"{path}:1, which names the columns", field, heading)
+    at = heading.index(field)
+    for number, row in rows:
+        if len(row) != len(heading):
+            raise DataError(
+                f"{path}:{number}: {len(row)} fields, but {len(heading)} columns in line 1; correct the line"
+            )
+        yield number, row[at]
+
+
+def _jsonl(path: Path, field: str, is_label: bool) -> Iterator[tuple[int, str]]:
+    """Read a file with an object per line."""
+    for number, line in read_text(path):
+        where = f"{path}:{number}"
+        try:
+            pairs = json.loads(line, object_pairs_hook=_Pairs, parse_constant=_no_number)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{where}: expected an object of JSON, found {line[:60]!r} ({error})") from error
+        if not isinstance(pairs, _Pairs):
+            raise DataError(f"{where}: expected an object with the columns, found {line[:60]!r}")
+        _check_column(where, field, [name for name, _ in pairs])
+        yield number, _text_of(where, field, dict(pairs)[field], is_label)
+
+
+class _Pairs(list[Any]):
+    """The keys and values of a JSON object: a key may be there twice."""
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def _text_of(where: str, field: str, value: Any, is_label: bool) -> str:
+    """Return a value of JSON as text."""
+    if is_label and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        expected = "text or a number" if is_label else "text"
+        raise DataError(f"{where}: {field} must be {expected}, found {json.dumps(value)[:60]}; write it as text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        half = value[error.start].encode("ascii", "backslashreplace").decode()
+        raise DataError(f"{where}: {field} has half a character ({half}), as of a cut text; remove it") from None
+    return value
+
+
+def _check_column(where: str, field: str, columns: Collection[str]) -> None:
+    """Raise DataError unless a column has this name, and one only."""
+    count = list(columns).count(field)
+    if count > 1:
+        raise DataError(f"{where}: {count} columns have the name {field}; rename all but one")
+    if not count:
+        raise DataError(f"{where}: no column {field}; its columns are {', '.join(columns) or 'none'}: name one of them")
+
+
+#: suffix of a table -> what reads a column of it
+_READERS = {"tsv": _tsv, "csv": _csv, "jsonl": _jsonl}

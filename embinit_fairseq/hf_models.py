@@ -1,0 +1,266 @@
+"""Add words to a model of Hugging Face and to its tokenizer, with the methods and the bound of `embinit expand-vocab`.
+
+    report = ei.expand_hf(model, tokenizer, ["myocarditis", "stent"], "subword")
+
+Tensors with one row per token are found as for fairseq's models: the class is built again, without numbers, for one
+token more, and the tensors that became longer belong to the vocabulary (output layers, biases, tied or not).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from embinit_fairseq.embeddings import vocabulary_of_rows
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.init.methods import EXPANSION
+from embinit_fairseq.init.weights import Combination
+from embinit_fairseq.matrices import changed_tables, check_table
+from embinit_fairseq.new_words import checked_method, chosen_rows, expansion, new_words, report_of
+from embinit_fairseq.vocab.dictionary import Vocabulary
+
+
+def expand_hf(
+    model: Any,
+    tokenizer: Any,
+    words: Sequence[Any],
+    method: str = "avg",
+    *,
+    average_over: str = "all",
+    counts: Mapping[str, int] | None = None,
+    pad_to_multiple_of: int = 1,
+    **options: Any,
+) -> dict[str, Any]:
+    """Add words to a tokenizer, and their rows to its model, both in place. If it raises, both are as before.
+
+    Old rows and logits stay; tied matrices stay tied; new output biases are made like the rows. Words take rows that
+    the tokenizer leaves free first. Make the optimizer afterwards: it must see the longer matrices.
+
+    Args:
+        model: a `PreTrainedModel`; adapters are added afterwards.
+        tokenizer: its tokenizer.
+        words: as for `tokenizer.add_tokens`: texts, which are found inside of longer words, too, or `AddedToken`s
+            (`AddedToken("stent", single_word=True)`). GPT-2's tokenizers see the space before a word: write `" stent"`.
+        method: of `init.methods.EXPANSION`, without `distill`. `subword` takes the tokenizer's subwords of the word.
+        average_over: `all` tokens, or `words` (no special ones).
+        counts: token -> its occurrences in a text, for `tokens` of the report.
+        pad_to_multiple_of: the number of rows is rounded up; further rows are the mean of old ones.
+        **options: `vectors`, `format`, `noise_scale`, `sparsity`, `seed` (`init.requirements.MethodOptions`).
+
+    Returns:
+        The report of `expand`, and `rows`: word -> row. There is no bound for a model without output over the
+        vocabulary, and for one with a soft cap on its logits (Gemma 2).
+
+    Raises:
+        OptionError, DataError: naming the argument and the remedy.
+    """
+    chosen, spec = checked_method(method, EXPANSION, options)
+    tables, numbers = rows_of_model(model)
+    size = len(model.get_input_embeddings().weight)
+    texts, rows, subwords = rows_of_words(tokenizer, words, size, chosen.chosen.needs_subwords)
+    if pad_to_multiple_of < 1:
+        raise OptionError(f"pad_to_multiple_of={pad_to_multiple_of}: expected a number of rows, at least 1")
+    new_size = -(-max(size, max(rows) + 1) // pad_to_multiple_of) * pad_to_multiple_of
+    old, new = _vocabularies(tokenizer, size, new_size, dict(zip(rows, texts)))
+    old_row = np.concatenate([np.arange(size), np.full(new_size - size, -1)])
+    old_row[rows] = -1
+    tokens = np.unique(list(tokenizer.get_vocab().values()))
+    averaged = tokens[chosen_rows(old, average_over)[tokens]]
+    recipe = expansion(chosen, spec, old, new, old_row, averaged, dict(zip(rows, subwords)))
+    has_bound = model.get_output_embeddings() is not None and not _has_soft_cap(model)
+    report = report_of(recipe, new.symbols, np.isin(np.arange(new_size), rows), counts, has_bound)
+    longer = changed_tables(recipe, {name: _by_row(value, size) for name, value in tables.items()})
+    # From here on nothing is refused: all numbers are there, and a copy of the tokenizer has taken the words
+    tokenizer.add_tokens(list(words))
+    for name, value in tables.items():
+        value.data, value.grad = longer[name].unsqueeze(0) if _axis(value, size) else longer[name], None
+    for holder, attribute in numbers:
+        setattr(holder, attribute, new_size)
+    return report | {"rows": dict(zip(texts, rows))}
+
+
+# ---- The model ------------------------------------------------------------------------------------------------------
+
+
+def rows_of_model(model: Any) -> tuple[dict[str, Any], list[tuple[Any, str]]]:
+    """Return what depends on the number of tokens: name -> tensor, tied ones once, and (object, attribute).
+
+    Raises:
+        OptionError: the model is not one that can have more tokens.
+    """
+    size = _checked_size(model)
+    longer = _built_for(model, size + 1)
+    tables: dict[str, Any] = {}
+    seen: dict[int, str] = {}
+    shapes = {name: value.shape for name, value in _tensors(longer).items()}
+    for name, value in _tensors(model).items():
+        if shapes.get(name, value.shape) == value.shape:
+            continue
+        if tuple(shapes[name]) != tuple(
+            size + 1 if at == _axis(value, size) else n for at, n in enumerate(value.shape)
+        ):
+            raise OptionError(f"model: the shape of {name} is not that of its config; load both from one folder")
+        check_table(name, _by_row(value, size), size)
+        tables.setdefault(seen.setdefault(id(value), name), value)
+    for module in (model.get_input_embeddings(), model.get_output_embeddings()):
+        if module is not None and id(module.weight) not in seen:
+            raise OptionError(
+                f"model: its {type(module).__name__} is not that of a {type(model).__name__}; add adapters afterwards"
+            )
+    modules = dict(model.named_modules())
+    pairs = [(modules[name], module) for name, module in longer.named_modules() if name in modules]
+    pairs += [(one.config, other.config) for one, other in pairs if hasattr(one, "config") and hasattr(other, "config")]
+    pairs.append((model.config.get_text_config(), longer.config.get_text_config()))
+    return tables, [
+        (one, name)
+        for one, other in pairs
+        for name, value in vars(other).items()
+        if type(value) is int and value == size + 1 and vars(one).get(name) == size
+    ]
+
+
+def _checked_size(model: Any) -> int:
+    """Return the number of rows; raise OptionError unless all that is known about it agrees."""
+    import torch
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel):
+        raise OptionError(
+            f"model: a PreTrainedModel of transformers is needed, this is a {type(model).__name__}; add adapters and "
+            "compile afterwards, or give ei.expand the matrices"
+        )
+    config = model.config.get_text_config()
+    inputs: Any = model.get_input_embeddings()
+    outputs: Any = model.get_output_embeddings()
+    size, stated = len(inputs.weight), getattr(config, "vocab_size", None)
+    others = {"config.vocab_size": stated} | ({} if outputs is None else {"its output layer": len(outputs.weight)})
+    for name, number in others.items():
+        if number != size:
+            raise OptionError(
+                f"model: its input embeddings have {size} rows, {name} {number}; make them equal "
+                f"(model.resize_token_embeddings({size})), or give ei.expand the matrices"
+            )
+    if outputs is not None and outputs.weight is not inputs.weight:
+        one, other = inputs.weight, outputs.weight
+        is_tied, are_equal = getattr(config, "tie_word_embeddings", False), one.device == other.device
+        if is_tied or (are_equal and torch.equal(one, other)):
+            reason, remedy = "have the same numbers", "untie them after the words are added"
+            if is_tied and not torch.equal(one.cpu(), other.cpu()):
+                reason, remedy = "differ, against config.tie_word_embeddings", "or set it to False if they may differ"
+            raise OptionError(
+                f"model: its input and output embeddings are two tensors that {reason}; set "
+                f"config.tie_word_embeddings = True and call model.tie_weights() ({remedy})"
+            )
+    return size
+
+
+def _built_for(model: Any, size: int) -> Any:
+    """Return the model's class, built from its config for so many tokens, without numbers."""
+    import torch
+
+    config, old_size = copy.deepcopy(model.config), len(model.get_input_embeddings().weight)
+    for part in (config, config.get_text_config()):
+        for name, value in list(vars(part).items()):
+            if name.endswith("vocab_size") and value == old_size:
+                setattr(part, name, size)
+    try:
+        with torch.device("meta"):
+            return type(model)(config)
+    except Exception as error:  # code of any model
+        raise OptionError(
+            f"model: {type(model).__name__} cannot be built from its config ({type(error).__name__}: {error}); give "
+            "ei.expand the matrices"
+        ) from error
+
+
+def _axis(value: Any, size: int) -> int:
+    """Return the axis of the tokens: the last of BART's (1, N) bias, else the first."""
+    return 1 if tuple(value.shape) == (1, size) else 0
+
+
+def _by_row(value: Any, size: int) -> Any:
+    """Return a tensor with a row per token, sharing its numbers."""
+    return value[0] if _axis(value, size) else value
+
+
+def _tensors(model: Any) -> dict[str, Any]:
+    """Return name -> parameter or buffer, tied ones under each name."""
+    return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
+
+
+def _has_soft_cap(model: Any) -> bool:
+    """Return True if logits are not linear in the output layer's rows: c tanh(z / c)."""
+    options = vars(model.config.get_text_config()).items()
+    caps = {name.replace("_", ""): value for name, value in options if not name.startswith(("attn", "gate"))}
+    return any("softcap" in name and value for name, value in caps.items())
+
+
+# ---- The tokenizer --------------------------------------------------------------------------------------------------
+
+
+def rows_of_words(
+    tokenizer: Any, words: Sequence[Any], size: int, needs_subwords: bool
+) -> tuple[list[str], list[int], list[Combination]]:
+    """Return the new words, their rows, and the means of their subwords if these are needed; a copy takes the words.
+
+    Raises:
+        OptionError: the tokenizer has more tokens than the model, or a word already, or does not find it afterwards.
+    """
+    if not callable(tokenizer) or not hasattr(tokenizer, "add_tokens"):
+        raise OptionError(
+            f"tokenizer: a {type(tokenizer).__name__} is none of transformers; give "
+            "PreTrainedTokenizerFast(tokenizer_object=...)"
+        )
+    ids = tokenizer.get_vocab()
+    if max(ids.values()) >= size:
+        raise OptionError(
+            f"tokenizer: it has {max(ids.values()) + 1:,} tokens, the model {size:,} rows; load the tokenizer of this "
+            "model, without words that were added to it"
+        )
+    given = words if isinstance(words, str) else [getattr(word, "content", word) for word in words]
+    texts = new_words(given, list(ids))
+    subwords = [_subwords(tokenizer, text, needs_subwords) for text in texts]
+    trial = copy.deepcopy(tokenizer)
+    trial.add_tokens(list(words))
+    rows = [trial.convert_tokens_to_ids(text) for text in texts]
+    for text, row in zip(texts, rows):
+        found = _ids(trial, text)
+        if row in ids.values() or rows.count(row) > 1 or row not in found:
+            read = " ".join(trial.convert_ids_to_tokens(found))
+            raise OptionError(
+                f"words: the tokenizer reads {text!r} as {read!r} also when it is added; remove it, or give "
+                f"AddedToken({text!r}, normalized=False)"
+            )
+    return texts, rows, subwords if needs_subwords else []
+
+
+def _subwords(tokenizer: Any, text: str, are_needed: bool) -> Combination:
+    """Return the mean of the subwords; raise OptionError if the text is one token, or has none that is known."""
+    found = _ids(tokenizer, text)
+    is_unknown = not found or tokenizer.unk_token_id in found
+    if len(found) == 1 and not is_unknown:
+        raise OptionError(
+            f"words: {text!r} is one token already, {tokenizer.convert_ids_to_tokens(found)[0]!r}; remove it"
+        )
+    if are_needed and is_unknown:
+        raise OptionError(
+            f"words: the tokenizer has no subwords for {text!r}, which method subword needs; take avg, or remove it"
+        )
+    return np.array(found), None
+
+
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _vocabularies(tokenizer: Any, size: int, new_size: int, words: Mapping[int, str]) -> tuple[Vocabulary, Vocabulary]:
+    """Return the old and new symbols of the rows; rows without a token have the name of a filler."""
+    known = vocabulary_of_rows(tokenizer, None)
+    names = [*known.symbols, *(f"madeupword{row:04d}" for row in range(len(known), new_size))]
+    new_names = [words.get(row, name) for row, name in enumerate(names)]
+    ones = np.ones(new_size, dtype=np.int64)
+    old = Vocabulary(names[:size], ones[:size], known.roles, known.added)
+    return old, Vocabulary(new_names, ones, known.roles, known.added | words.keys())

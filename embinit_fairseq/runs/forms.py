@@ -1,0 +1,111 @@
+"""Read a file of translations, references or sources, and recognise what it is.
+
+It is output of fairseq-generate, or plain text with a sentence per line. Any other form (n-best list, table, JSON, XML)
+would be scored as if numbers and marks were words, so that it is named and refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from embinit_fairseq.errors import DataError
+from embinit_fairseq.io import check_is_file
+from embinit_fairseq.io import read_lines as numbered_lines
+from embinit_fairseq.runs.log import CONFIGURATION
+
+#: beginning of a line of fairseq-generate: its content, the number of the sentence
+MARK = re.compile(r"[STHDPACEIW]-\d+(?:_\d+)?\t")
+#: name of a program of fairseq in its log
+PROGRAM = re.compile(r"\| fairseq_cli\.(\w+) \|")
+#: share of the lines that are fairseq-generate's from which a file is its output; share of the lines that have another
+#: form from which a file has it: a text may have tabs, quotation marks or numbers in some lines
+_LEAST_SHARE, _LEAST_FORM = 0.1, 0.9
+#: what another program has written into a line of fairseq-generate
+_WITHIN = re.compile(r"[STHDPACEIW]-\d+(?:_\d+)?\t|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \| |\r")
+#: number of lines from which a form that a sentence may have by chance is one
+_NO_CHANCE = 4
+#: form -> its lines, and the number of lines from which it is no chance
+_FORMS = {
+    "lines of fairseq-generate without tabs or after something else": (
+        r"(?:\S*:|\W*)[STHDPACEIW]-\d+(?:_\d+)?(?!\w)|.*\b[HD]-\d+\W+-?\d+\.\d",
+        _NO_CHANCE,
+    ),
+    "columns separated by tabs": (r".*\t", 1),
+    "fields of Moses, Marian or CTranslate2 (|||)": (r".*(?: \|\|\| |\|\d+-\d+\|)", 1),
+    "a Markdown table": (r"\s*\|.*\|\s*$", 1),
+    "JSON, or Python's lists and bytes": (r"""\s*(?:[\[{]\s*["'{\[]|b(["']).*\1$)""", 1),
+    "XML, SGML or HTML": (r"\s*(?:<(\w+)\b[^<>]*>.*</\1>|</?[!?\w][^<>]*>)\s*$", 1),
+    "a log with a time in each line": (r"\W?\d{4}-\d\d-\d\d[T ]\d\d:\d\d", _NO_CHANCE),
+    "a score or number before each sentence": (
+        r"""["\[(]?(?:\d+\W+)?-\d+\.\d+|"?\d+"?[,;|](?=\S)""",
+        _NO_CHANCE,
+    ),
+}
+_NUMBERED = re.compile(r"\W*(?:[A-Za-z]+[-_ ]?)?(\d+)(?:[^\w\s]|\s)")
+_QUOTED = re.compile(r'\s*".*",?\s*$')
+
+
+def read_file(path: Path, remedy: str = "name a file with a sentence per line") -> tuple[list[str], bool]:
+    """Return the lines of a file, and whether they are output of fairseq-generate; else they are plain text.
+
+    Only LF and CR LF end a line, not U+2028 or a lone CR.
+
+    Args:
+        path: the file.
+        remedy: for the message about a missing file.
+
+    Raises:
+        DataError: the file is missing, empty or not UTF-8, has another form, or a line of fairseq-generate is damaged.
+    """
+    check_is_file(path, remedy=remedy)
+    lines = [line for _, line in numbered_lines(path)]
+    if not lines:
+        raise DataError(f"{path}: empty; write it again")
+    if any("\0" in line for line in lines):
+        raise DataError(
+            f"{path}: binary, or text in UTF-16; if it is text, convert it: iconv -f utf-16le -t utf-8 FILE > NEW"
+        )
+    marked = sum(map(bool, map(MARK.match, lines)))
+    if marked >= _LEAST_SHARE * len(lines) or any(CONFIGURATION in line or PROGRAM.search(line) for line in lines):
+        _check_output(path, lines)
+        return lines, True
+    if form := _form(lines):
+        raise DataError(
+            f"{path}: {form}; give output of fairseq-generate as it is, or plain text, a sentence per line in the "
+            "order of the text"
+        )
+    return lines, False
+
+
+def _check_output(path: Path, lines: Sequence[str]) -> None:
+    """Raise DataError if a line of fairseq-generate has something before it or within it, or spaces for its tabs."""
+    if blanks := [line for line in lines if re.match(r"[HD]-\d+ +-?\d", line)]:
+        raise DataError(
+            f"{path}: {blanks[0].split()[0]} is followed by a space, expected a tab; give the file as fairseq-generate "
+            "has written it"
+        )
+    for number, line in enumerate(lines, 1):
+        if (mark := MARK.search(line)) and (mark.start() or _WITHIN.search(line, mark.end())):
+            raise DataError(
+                f"{path}:{number}: {mark[0].strip()} is not alone in its line, as of grep -n, timestamps or a progress "
+                "bar; remove what is before it (sed -E 's/^.*([A-Z]-[0-9]+\\t)/\\1/' FILE > NEW), or translate again "
+                "with --no-progress-bar"
+            )
+
+
+def _form(lines: Sequence[str]) -> str:
+    """Return what (nearly) all lines are if they are no text, else ""."""
+    filled = [line for line in lines if line.strip()]
+    for form, (pattern, least) in _FORMS.items():
+        if len(filled) >= least and sum(map(bool, map(re.compile(pattern).match, filled))) >= _LEAST_FORM * len(filled):
+            return form
+    quotable = [line for line in lines if re.search('[",]', line)]
+    if len(quotable) >= max(_NO_CHANCE, _LEAST_SHARE * len(lines)) and all(map(_QUOTED.match, quotable)):
+        return "quotation marks around each sentence, as of CSV or JSON"
+    numbers = [int(match[1]) if (match := _NUMBERED.match(line)) else None for line in lines]
+    following = sum(a is not None and b == a + 1 for a, b in zip(numbers, numbers[1:]))
+    if len(lines) >= _NO_CHANCE and following >= _LEAST_FORM * (len(lines) - 1):
+        return "a number before each sentence"
+    return ""
