@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -101,7 +102,9 @@ def trained(tmp_path):
     """A checkpoint with shared embeddings whose data have the record; the checkpoint has it, too."""
     checkpoint = make(tmp_path, "transformer_shared", words=WORDS)
     write_joined(tmp_path / "data")
-    vars(checkpoint.state["cfg"]["model"])[OPTION] = json.dumps(entries_of(tmp_path / "data"))
+    options = vars(checkpoint.state["cfg"]["model"])  # other checkpoints of the family have the same object
+    record = {OPTION: json.dumps(entries_of(tmp_path / "data"))}
+    checkpoint.state["cfg"]["model"] = Namespace(**{**options, **record})
     checkpoint.save()
     return checkpoint
 
