@@ -231,7 +231,8 @@ def expansion(
     Args:
         chosen: the method.
         spec: its vectors.
-        old, new: the symbols of the rows.
+        old: the symbols of the old rows.
+        new: the symbols of the new rows.
         old_row: (new N,) the old row, -1 for new words and new fillers.
         averaged: (n,) the old rows that are averaged.
         composed: new row -> the mean of its subwords.

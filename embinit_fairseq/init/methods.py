@@ -75,7 +75,8 @@ class Given:
         word: (new N,) bool, the new symbols that are words. Others without an old row (fillers) are a mean of old rows.
         averaged: the mean of old rows, mu.
         subwords: new row -> the mean of its old subwords.
-        vector_rows, vectors: (K,) and (K, d), new rows with an auxiliary vector.
+        vector_rows: (K,) new rows with an auxiliary vector.
+        vectors: (K, d) these vectors.
         sparsity: shared words of a new word with `omp`; None: d / 8, at most SPARSITY, or fewer if fewer are shared.
     """
 
@@ -339,7 +340,8 @@ class Method:
         scale: c by default; None if there is no scale.
         keeps_shared: words of both dictionaries keep their rows.
         needs_shared: there must be a word of both dictionaries.
-        needs_subwords, needs_vectors: what `Given` must have.
+        needs_subwords: `Given` must have subwords.
+        needs_vectors: `Given` must have vectors.
         needs_text: rows of matrices that are read are trained on a text.
         is_sparse: --sparsity is an option, and scikit-learn is needed.
     """
