@@ -149,8 +149,7 @@ def export(request: ExportRequest) -> dict[str, Any]:
             "tokenizer": why[""],
             "target_tokenizer": why.get(TARGET),
         }
-        last = TARGET if TARGET in trained.sides else ""
-        record["decoded"] = decoded(folder / last)
+        record["decoded"] = decoded(folder / (TARGET if TARGET in trained.sides else ""))
         write_text(folder / "README.md", _card(trained, record))
     return record
 

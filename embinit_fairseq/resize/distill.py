@@ -147,8 +147,7 @@ def distill(
     made = torch.from_numpy(change.made)
     generator = stream(recipe.seed, "distill")
     epochs = [make_updates(sentences, settings.tokens, generator) for _ in range(settings.epochs)]
-    updates = [update for epoch in epochs for update in epoch]
-    names_read = list(recipe.shifts)
+    updates, names_read = [update for epoch in epochs for update in epoch], list(recipe.shifts)
     start = {name: model.get_parameter(name).detach()[made].double() for name in names_read}
     continues = saved is not None and bool(saved.load())
     losses = train(model, names_read, made, updates, settings.lr, progress, saved)

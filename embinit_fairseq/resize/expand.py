@@ -23,12 +23,11 @@ from embinit_fairseq.init.requirements import auxiliary_vectors
 from embinit_fairseq.init.symbols import symbols_of
 from embinit_fairseq.init.weights import DRAWN
 from embinit_fairseq.io import read_lines, sha256
-from embinit_fairseq.resize.auxiliary import MethodRequest, files_of
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.distill import Distillation, Progress, Saved, distill
 from embinit_fairseq.resize.prepared import carry_preparation, old_preparation, old_segmentation
 from embinit_fairseq.resize.segmentation import write_segmentation
-from embinit_fairseq.resize.source import Source, open_source
+from embinit_fairseq.resize.source import MethodRequest, Source, files_of, open_source
 from embinit_fairseq.resize.tables import output_names
 from embinit_fairseq.vectors.open import SourceSpec
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler

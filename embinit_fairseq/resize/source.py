@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from embinit_fairseq.checkpoints.build import SIDES, Builder, Texts, dictionaries_of, import_plugin, languages_of
 from embinit_fairseq.checkpoints.reading import averages_in, check_dictionary, load_model_checkpoint, options_of
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
+from embinit_fairseq.init.requirements import MethodOptions
 from embinit_fairseq.io import check_folder, check_inputs
 from embinit_fairseq.resize.tables import Table, check_tied_copies, find_tables, has_softmax
+from embinit_fairseq.vectors.open import SourceSpec
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, read_dictionary
 
 _EMBEDDINGS = "embed_tokens.weight"
@@ -117,6 +119,21 @@ class Request:
         checked = check_inputs(inputs)
         check_folder(self.output, self.force, files, [*checked.values(), *more.values()])
         return checked | {name: path for name, path in more.items() if Path(path).is_file()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodRequest(MethodOptions, Request):
+    """Hold the options of a method, and those of every change of a vocabulary."""
+
+    @staticmethod
+    def spelled(option: str) -> str:
+        """Return the flag of an option."""
+        return f"--{option.replace('_', '-')}"
+
+
+def files_of(spec: SourceSpec | None) -> dict[str, str]:
+    """Return path -> path of the files of --vectors."""
+    return {path: path for path in (spec.paths if spec is not None else ())}
 
 
 def open_source(request: Request, keep_optimizer: bool) -> Source:

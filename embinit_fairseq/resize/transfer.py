@@ -21,10 +21,9 @@ from embinit_fairseq.init.methods import METHODS, Given, Recipe, new_rows, recip
 from embinit_fairseq.init.requirements import auxiliary_vectors
 from embinit_fairseq.init.symbols import Symbols, shared_rows, subword_means, symbols_of
 from embinit_fairseq.init.weights import COMPOSED, COPIED, KINDS, Weights
-from embinit_fairseq.resize.auxiliary import MethodRequest, files_of
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.prepared import carry_preparation
-from embinit_fairseq.resize.source import Source, open_source
+from embinit_fairseq.resize.source import MethodRequest, Source, files_of, open_source
 from embinit_fairseq.resize.tables import output_names
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
 from embinit_fairseq.vocab.preparation_record import FILE, read_preparation

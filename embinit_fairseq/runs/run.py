@@ -101,8 +101,7 @@ def run(
     if program is None:
         raise OptionError(f"{command.words[0]}: no such program; install it, or activate the environment that has it")
     check_folder_of_run(folder)
-    reason = wrong_direction(record["metric"], record["higher_is_better"])
-    # a training that has begun is continued
+    reason = wrong_direction(record["metric"], record["higher_is_better"])  # a training that has begun is continued
     if reason and (metric is not None or (before := record_before(folder)) is None or lacks_metric(folder, before)):
         raise OptionError(reason)
     with _locked_log(folder) as log_file:

@@ -300,6 +300,23 @@ def spawned_processes() -> None:
         with mock.patch.object(utils, "distributed_main"):
             utils.call_main(config, train_nothing)
     assert training.distributed_world_size == 3, "torchrun is not seen"
+    _srun(training)
+
+
+def _srun(training) -> None:
+    """Several tasks on a machine are as many processes; one on each stands for its GPUs, another number is refused."""
+    job = {"SLURM_JOB_NODELIST": "a,b", "SLURM_NNODES": "2", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+    for tasks, given, devices, expected in ((4, 1, 0, 4), (2, 4, 2, 4), (2, 8, 8, 16), (2, 3, 1, None)):
+        training.distributed_init_method, training.distributed_port, training.distributed_world_size = None, 1, given
+        environment = {**job, "SLURM_NTASKS": str(tasks), "SLURM_NODEID": "0"}
+        with (
+            mock.patch.dict("os.environ", environment),
+            mock.patch("subprocess.check_output", return_value=b"a\nb\n"),
+            mock.patch("torch.cuda.device_count", return_value=devices),
+            contextlib.nullcontext() if expected else contextlib.suppress(ValueError),
+        ):
+            utils._infer_slurm_init(training, None)
+            assert expected == training.distributed_world_size, (tasks, given)
 
 
 def train_nothing(cfg) -> None:

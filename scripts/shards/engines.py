@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import multiprocessing
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -21,9 +20,9 @@ from shards.tasks import Step, Task
 from tqdm import tqdm
 
 from embinit_fairseq.arguments import read_pairs
-from embinit_fairseq.cli.records import at_least
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import cores
+from embinit_fairseq.runs.run import lock
 
 #: name -> what runs the tasks
 ENGINES = {
@@ -55,8 +54,8 @@ class Engine:
         """Add --executor, --jobs, --ranks, --wait and --executor-option."""
         about = "; ".join(f"{name}: {what}" for name, what in ENGINES.items())
         parser.add_argument("--executor", choices=ENGINES, default="pool", help=about)
-        parser.add_argument("--jobs", type=at_least(1), default=cores(), help="tasks at a time (default: one per core)")
-        parser.add_argument("--ranks", type=at_least(1), help="parts of a step for datatrove (default: as --jobs)")
+        parser.add_argument("--jobs", type=int, default=cores(), help="tasks at a time (default: one per core)")
+        parser.add_argument("--ranks", type=int, help="parts of a step for datatrove (default: as --jobs)")
         parser.add_argument("--wait", type=int, choices=(0, 1), default=1, help="slurm: wait for the jobs")
         about = "of datatrove's executor, of sbatch, of ray.init"
         parser.add_argument("--executor-option", nargs="*", default=[], metavar="NAME=VALUE", help=about)
@@ -102,11 +101,9 @@ class Engine:
 def alone(folder: Path) -> Iterator[None]:
     """Keep other calls out while the block runs; raise OptionError if there is one."""
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise OptionError(f"{folder.parent.parent}: another call prepares it; wait for its end") from None
+    with open(folder / "lock", "ab") as file:
+        if not lock(file):
+            raise OptionError(f"{folder.parent.parent}: another call prepares it; wait for its end")
         yield
 
 

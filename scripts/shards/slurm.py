@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from datatrove.executor import SlurmPipelineExecutor
 from datatrove.utils.logging import logger
@@ -25,9 +25,8 @@ from tqdm import tqdm
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import read_json, write_json
 
-if TYPE_CHECKING:
-    Submitted = dict[str, Any]
-
+#: title, job, parts (of the step, one for each rank) and folder (of datatrove's logs) of a step
+Submitted = dict[str, Any]
 #: seconds between two looks at the queue
 _LOOK = 2.0
 
@@ -152,7 +151,7 @@ def _check(steps: Sequence[Step], submitted: Sequence[Submitted]) -> None:
     folders = {step["title"]: Path(step["folder"]) for step in submitted}
     for step in steps:
         if step.unfinished():
-            log, line = _reason(folders[step.title]) if step.title in folders else ("", "it was not submitted")
+            log, line = _reason(folders[step.title])
             raise OptionError(f"{step.title}: {line} ({log}); correct that, then the same call continues here")
 
 

@@ -108,11 +108,10 @@ class Slurm:
         words = self.run("scontrol", "--oneliner", "show", "job", job).stdout.split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
-    def wait(self, job: str, *states: str, seconds: float = 300) -> dict[str, str]:
-        """Wait until a job is in one of these states (default: until it has ended) and return what scontrol says."""
-        wanted = states or ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
-        until = time.monotonic() + seconds
-        while (state := self.state(job))["JobState"] not in wanted:
+    def wait(self, job: str) -> dict[str, str]:
+        """Wait until a job has ended and return what scontrol says about it."""
+        until = time.monotonic() + 600
+        while (state := self.state(job))["JobState"] not in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"):
             assert time.monotonic() < until, state
             time.sleep(0.1)
         return state
@@ -140,15 +139,11 @@ class Slurm:
             time.sleep(0.05)
         self._daemon("slurmctld", "-D")
         for name in NODES:
-            self.start_node(name)
+            self._daemon("slurmd", "-D", "-N", name, label=name)
         until = time.monotonic() + 60
         while self.run("sinfo", "-h", "-N", "-p", "low", "-o", "%T", check=False).stdout.split() != ["idle", "idle"]:
             assert time.monotonic() < until, (self.folder / "slurmctld.log").read_text()[-2000:]
             time.sleep(0.1)
-
-    def start_node(self, name: str) -> None:
-        """Start the slurmd of a node."""
-        self._daemon("slurmd", "-D", "-N", name, label=name)
 
     def _daemon(self, program: str, *options: str, label: str = "") -> None:
         with (self.folder / f"{label or program}.out").open("a") as out:
@@ -158,9 +153,8 @@ class Slurm:
 
     def stop(self) -> None:
         """End all jobs and daemons."""
-        with suppress(subprocess.SubprocessError, AssertionError):
-            self.run("scancel", "--signal=KILL", "--full", *("-u", "root"), check=False, timeout=20)
-            self.run("scancel", "-u", "root", check=False, timeout=20)
+        with suppress(subprocess.SubprocessError):
+            self.run("scancel", "--me", check=False, timeout=20)
         for process in reversed(self.daemons.values()):
             process.send_signal(signal.SIGTERM)
         for process in self.daemons.values():

@@ -133,7 +133,12 @@ def test_corpora_by_slurm_are_those_of_the_pool_and_a_failed_step_ends_the_rest(
         script = REPOSITORY / "scripts" / "wikibooks" / "prepare.sh"
         return slurm.run("bash", script, tmp_path / "text", env=environment, check=check)
 
-    by_slurm = {"EXECUTOR": "slurm", "JOBS": "2", "RANKS": "2", "EXECUTOR_OPTIONS": "mem_per_cpu_gb=1 time=00:10:00"}
+    by_slurm = {
+        "EXECUTOR": "slurm",
+        "JOBS": "2",
+        "RANKS": "2",
+        "EXECUTOR_OPTIONS": "mem_per_cpu_gb=1 time=00:10:00 comment=ours",
+    }
     refused = prepare(tmp_path / "nowhere", check=False, **{**by_slurm, "EXECUTOR_OPTIONS": "partition=nowhere"})
     assert refused.returncode != 0
     assert "correct EXECUTOR_OPTIONS (partition" in refused.stderr
@@ -144,6 +149,8 @@ def test_corpora_by_slurm_are_those_of_the_pool_and_a_failed_step_ends_the_rest(
     last = failed.stderr.strip().splitlines()[-1]
     assert re.search(r"encoding: .*work/encoded.*\.out\); correct that, then the same call continues", last)
     assert not slurm.run("squeue", "--noheader").stdout
+    script = (tmp_path / "slurm" / "work" / "logs" / "00-shards" / "launch_script.slurm").read_text()
+    assert {"#SBATCH --comment=ours", "#SBATCH --mem-per-cpu=1G"} <= {*script.splitlines()}  # of sbatch, of datatrove
     (tmp_path / "slurm" / "work" / "encoded").unlink()
     submitted = prepare(tmp_path / "slurm", **by_slurm, WAIT="0").stdout
     assert "the same call without WAIT=0" in submitted

@@ -170,6 +170,21 @@ def test_slurm_has_one_array_with_limits_and_the_signal_that_saves(grid, tmp_pat
         grid(["c: true"], cluster="slurm", sbatch=options)
 
 
+def test_states_without_accounting(monkeypatch) -> None:
+    """A job that squeue has forgotten has ended, and so has one that it lists as such; a requeued one has not."""
+    pytest.importorskip("submitit")
+    from embinit_fairseq.runs.slurm_states import QueueWatcher
+
+    watcher, queue = QueueWatcher(), [b"7_0|RUNNING|a\n7_1|PENDING|\n7_2|RUNNING|b\n", b"7_1|REQUEUED|\n7_2|FAILED|b\n"]
+    monkeypatch.setattr("subprocess.check_output", lambda command, shell: queue.pop(0))
+    jobs = ["7_0", "7_1", "7_2"]
+    for expected in ([False, False, False], [True, False, True]):
+        for job in jobs:
+            watcher.register_job(job)
+        watcher.update()
+        assert [watcher.is_done(job, mode="cache") for job in jobs] == expected
+
+
 def test_the_command(tmp_path, capsys, shown, refused, monkeypatch) -> None:
     logs, file = tmp_path / "logs", tmp_path / "list"
     file.write_text("good: true\nbad: echo why; exit 3\n")
