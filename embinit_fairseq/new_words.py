@@ -148,7 +148,7 @@ def transfer(
     return Changed(held.changed(recipe), names, report_of(recipe, names, after.word, counts))
 
 
-# ---- What the new rows start from -----------------------------------------------------------------------------------
+# ---- Beginnings of the new rows -------------------------------------------------------------------------------------
 
 
 def checked_method(
@@ -164,7 +164,7 @@ def checked_method(
 
 
 def new_words(words: Sequence[str], symbols: Sequence[str]) -> list[str]:
-    """Return the new words; raise OptionError for words that are there already, and for what is no word."""
+    """Return the new words; raise OptionError for words that are there already, or are none."""
     if isinstance(words, str):
         raise OptionError(f"words={words!r}: give several, as in words=[{words!r}]")
     texts, present = list(words), set(symbols)

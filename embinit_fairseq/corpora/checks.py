@@ -1,4 +1,4 @@
-"""Check raw text in one pass before it is prepared: what is odd is counted, what cannot be used is refused."""
+"""Check raw text in one pass before it is prepared: odd lines are counted, unusable ones are refused."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _ODD = {
     "garbled": lambda line: _GARBLED.search(line) is not None,
     "decomposed": lambda line: not unicodedata.is_normalized("NFC", line),
 }
-#: what the columns of the table count, for people
+#: column of the table -> the lines that it counts, for people
 MEANING = {
     "empty": "no words",
     "long": f"more than {LONG:,} words",

@@ -75,7 +75,7 @@ class Column:
 
 @dataclass
 class Plan:
-    """What is to be done.
+    """Hold the work of one call: texts, steps, dictionaries, names of files.
 
     Args:
         request, sources, columns: see there.
@@ -111,7 +111,7 @@ class Plan:
 
 
 def make_plan(request: PrepareRequest) -> Plan:
-    """Return what is to be done; raise OptionError, DataError or OutputError for what cannot be."""
+    """Return the plan; raise OptionError, DataError or OutputError if the options or the files do not allow it."""
     columns = Columns(request.source_lang, request.target_lang, request.text_columns, request.label_column)
     sources = find_sources(request.texts, columns)
     files = (request.bpe_codes, request.sentencepiece_model, request.dictionary, request.target_dict)

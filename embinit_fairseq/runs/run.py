@@ -97,11 +97,10 @@ def run(
     command = parse_command(words).for_run(folder / CHECKPOINTS)
     preparations = records_of_data(command.data())
     record = new_record(command, data_hashes(command.data()), labels or {}, metric, higher)
-    program = shutil.which(command.words[0], path=_search_path())
-    if program is None:
-        raise OptionError(f"{command.words[0]}: no such program; install it, or activate the environment that has it")
+    program = _program(command.words[0])
     check_folder_of_run(folder)
-    reason = wrong_direction(record["metric"], record["higher_is_better"])  # a training that has begun is continued
+    reason = wrong_direction(record["metric"], record["higher_is_better"])
+    # a training that has begun is continued
     if reason and (metric is not None or (before := record_before(folder)) is None or lacks_metric(folder, before)):
         raise OptionError(reason)
     with _locked_log(folder) as log_file:
@@ -434,6 +433,14 @@ def _processor_seconds() -> float:
     """Return the seconds of all child processes that have ended."""
     times = os.times()
     return times.children_user + times.children_system
+
+
+def _program(name: str) -> str:
+    """Return the path of a program; raise OptionError if there is none."""
+    path = shutil.which(name, path=_search_path())
+    if path is None:
+        raise OptionError(f"{name}: no such program; install it, or activate the environment that has it")
+    return path
 
 
 def _search_path() -> str:

@@ -45,7 +45,7 @@ _HDF = (
 _UNPACK = "unpack it and give the file of vectors in it"
 _FOLDER = "give the folder of the Hugging Face model that it was made from"
 
-#: what a file begins with -> what it is, what to do
+#: first bytes of a file -> its tool, remedy
 _FILES: tuple[tuple[bytes, str, str], ...] = (
     (rb"\x80[\x02-\x05](?s:.){0,200}gensim\.", "a file of gensim (`save`)", _GENSIM),
     (
@@ -95,7 +95,7 @@ _FILES: tuple[tuple[bytes, str, str], ...] = (
 )
 _COMPILED = tuple((re.compile(pattern), found, remedy) for pattern, found, remedy in _FILES)
 
-#: a file in a folder -> what the folder is, what to do
+#: a file in a folder -> the folder's tool, remedy
 _SPACY = "k = [*v.vectors.keys()]", "[v.strings[i] for i in k]", "[v.vectors[i] for i in k]"
 _FOLDERS: tuple[tuple[str, str, str], ...] = (
     (

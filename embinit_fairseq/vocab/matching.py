@@ -27,7 +27,7 @@ from embinit_fairseq.vocab.tokens import Token, as_text, compatible, ignores_spa
 #: rules that a user can switch on and off
 RULES = ("exact", "entities", "normalised", "casefold", "marker", "label", "digits")
 
-# ---- What the tools that made the vectors did to words --------------------------------------------------------------
+# ---- Spellings of the tools that made the vectors -------------------------------------------------------------------
 
 #: How files of several languages, or with parts of speech, spell the word `hund`. A file has words of one language in a
 #: dictionary, but of all parts of speech.

@@ -93,7 +93,7 @@ class Recorded:
                     raise DataError(
                         f"{self._where}: {raw[:60]!r} becomes {found[:80]!r} here, the record has {expected[:80]!r}: "
                         f"the libraries have changed ({', '.join(map(_version, sorted(self.needs())))}); install "
-                        "those of the record, or prepare the text again"
+                        "the recorded versions, or prepare the text again"
                     )
         return prepare
 
