@@ -9,7 +9,7 @@ Usage: bash scripts/test.sh [ARGUMENT OF PYTEST ...]
 
 Environment variables: VENV, the environment to use (default: .venv in the root of the repository); EMBINIT_DATA, the
 folder with the real data sets (tests that need it are skipped without it); TEST_JOBS, processes that run tests at a time
-(default 2); EMBINIT_TESTS_COLD_START, set to 1 to start every program as a new process, as users do (slower; without it
+(default 3, of which one waits for the jobs of tests/cluster most of the time); EMBINIT_TESTS_COLD_START, set to 1 to start every program as a new process, as users do (slower; without it
 most are forks of one that has imported torch, see tests/programs.py); and the variables of scripts/setup.sh.
 USAGE
     exit 0
@@ -34,4 +34,4 @@ if "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; the
     export COVERAGE_CORE="${COVERAGE_CORE:-sysmon}"
 fi
 # all tests of a file in one process, so that fixtures are made once; the long ones come first
-"$venv/bin/python" -m pytest -n "${TEST_JOBS:-2}" --dist loadscope --no-loadscope-reorder --durations 20 "$@"
+"$venv/bin/python" -m pytest -n "${TEST_JOBS:-3}" --dist loadscope --no-loadscope-reorder --durations 20 "$@"
