@@ -9,8 +9,9 @@ Usage: bash scripts/test.sh [ARGUMENT OF PYTEST ...]
 
 Environment variables: VENV, the environment to use (default: .venv in the root of the repository); EMBINIT_DATA, the
 folder with the real data sets (tests that need it are skipped without it); TEST_JOBS, processes that run tests at a time
-(default 3, of which one waits for the jobs of tests/cluster most of the time); EMBINIT_TESTS_COLD_START, set to 1 to start every program as a new process, as users do (slower; without it
-most are forks of one that has imported torch, see tests/programs.py); and the variables of scripts/setup.sh.
+(default 3, of which one waits for the jobs of tests/cluster most of the time); EMBINIT_TESTS_COLD_START, set to 1 to start
+every program as a new process, as users do (slower; without it most are forks of one that has imported torch, see
+tests/programs.py); and the variables of scripts/setup.sh.
 USAGE
     exit 0
 fi
