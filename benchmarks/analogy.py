@@ -25,7 +25,7 @@ from embinit_fairseq.arguments import ArgumentParser
 
 def generate(args: argparse.Namespace) -> None:
     """Write matrix.npy, words.txt and rows.npy (question words as rows) into args.folder."""
-    from embinit_fairseq.analysis.analogy import read_questions
+    from embinit_fairseq.analysis.word_analogies import read_questions
 
     generator = np.random.default_rng(1)
     questions = read_questions(args.questions)
@@ -56,7 +56,7 @@ def read(args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
 
 
 def job_ours(args: argparse.Namespace) -> dict[str, Any]:
-    from embinit_fairseq.analysis.analogy import nearest
+    from embinit_fairseq.analysis.word_analogies import nearest
 
     matrix, rows = read(args)
     return answered(args, np.arange(len(rows)), lambda: nearest(matrix, rows[:, :3]))

@@ -28,8 +28,8 @@ from fairseq import checkpoint_utils, utils
 from peers import machine
 
 from embinit_fairseq.arguments import ArgumentParser
+from embinit_fairseq.runs.detokenizers import detokenizer, known_language
 from embinit_fairseq.runs.metrics import SCORES
-from embinit_fairseq.runs.tokens import detokenizer, known_language
 
 Translate = Callable[[], list[list[str]]]
 

@@ -46,7 +46,7 @@ def make_matrix(rows: int, columns: int) -> np.ndarray:
 
 def ours(matrix: torch.Tensor, k: int, method: str = "gaussian") -> Work:
     from embinit_fairseq.init.methods import Given, new_rows, recipe_of
-    from embinit_fairseq.resize.tables import with_rows
+    from embinit_fairseq.resize.symbol_tensors import with_rows
 
     rows = np.arange(len(matrix))
     row_map = np.concatenate([rows, np.full(k, -1)])

@@ -30,7 +30,7 @@ REGISTERING = [
     "embinit_fairseq.models.embinit_classifier",
     "embinit_fairseq.models.tupe",
     "embinit_fairseq.models.electra",
-    "embinit_fairseq.criterions.electra",
+    "embinit_fairseq.criterions.electra_losses",
     "embinit_fairseq.models.tupe_transformer",
     "embinit_fairseq.models.duo_transformer",
     "embinit_fairseq.models.duo_classifier",

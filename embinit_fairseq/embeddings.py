@@ -22,14 +22,14 @@ import numpy as np
 from embinit_fairseq.errors import DimensionError, OptionError, counted, named_by
 from embinit_fairseq.init.alignment import RULES, Matching, Reading, read
 from embinit_fairseq.init.draws import Draws, TargetStd, check_seed, parse_std
-from embinit_fairseq.init.report import describe
+from embinit_fairseq.init.init_report import describe
 from embinit_fairseq.init.strategies import OOV_CHOICES, SCALED, STRATEGIES, Strategy, build
 from embinit_fairseq.io import PathLike
 from embinit_fairseq.vectors.open import open_vectors, parse_source
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vectors.writers import write_npz, write_text
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary, vocabulary_of
-from embinit_fairseq.vocab.tokens import as_text, detect_style
+from embinit_fairseq.vocab.subword_styles import as_text, detect_style
 
 #: a tokenizer's names of special symbols -> their roles
 _ROLES = {"bos": "bos", "cls": "bos", "pad": "pad", "eos": "eos", "sep": "eos", "unk": "unk", "mask": "mask"}

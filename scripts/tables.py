@@ -29,7 +29,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parent / "glue"))
 
-from tasks import TASKS
+from glue_tasks import TASKS
 
 from embinit_fairseq import figures
 from embinit_fairseq.arguments import ArgumentParser
@@ -37,11 +37,11 @@ from embinit_fairseq.errors import DataError, one_line
 from embinit_fairseq.init.methods import EXPANSION
 from embinit_fairseq.io import make_folder, write_json, write_text
 from embinit_fairseq.runs.command import parse_command
-from embinit_fairseq.runs.compare import distinct, environment, header, still_missing
+from embinit_fairseq.runs.comparison import distinct, environment, header, still_missing
 from embinit_fairseq.runs.curves import draw_mean, new_panels, try_to_draw
 from embinit_fairseq.runs.log import read_log
 from embinit_fairseq.runs.record import Run
-from embinit_fairseq.runs.table import Column, read_finished
+from embinit_fairseq.runs.result_table import Column, read_finished
 
 Result = dict[str, Any]
 MEANS = ["Mean ± sample standard deviation over seeds.", ""]

@@ -17,7 +17,7 @@ import numpy as np
 from embinit_fairseq import figures
 from embinit_fairseq.analysis.transforms import xavier_std
 from embinit_fairseq.errors import CheckpointError, OptionError
-from embinit_fairseq.init.report import describe
+from embinit_fairseq.init.init_report import describe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

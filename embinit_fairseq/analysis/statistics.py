@@ -15,7 +15,7 @@ import numpy as np
 from embinit_fairseq.analysis.transforms import position_table, xavier_std
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.init.alignment import Reading
-from embinit_fairseq.init.report import absorption_ratio, describe, xavier_bound
+from embinit_fairseq.init.init_report import absorption_ratio, describe, xavier_bound
 from embinit_fairseq.vectors.compressed import open_bytes
 from embinit_fairseq.vectors.table import Origin, VectorTable
 from embinit_fairseq.vocab.dictionary import Vocabulary, is_dictionary, read_dictionary

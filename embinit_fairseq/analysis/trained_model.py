@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.checkpoints.defaults import add_missing_options
-from embinit_fairseq.checkpoints.reading import load_checkpoint, options_of
+from embinit_fairseq.checkpoints.loading import load_checkpoint, options_of
 from embinit_fairseq.errors import CheckpointError
 from embinit_fairseq.io import check_is_file
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.init.report import describe, xavier_bound
+from embinit_fairseq.init.init_report import describe, xavier_bound
 
 # ---- Sinusoidal position encodings ----------------------------------------------------------------------------------
 # Three formulas are in use. In all of them column j of position i is a sine or cosine of i * w(j), where w falls

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq.checkpoints.reading import option_nodes
+from embinit_fairseq.checkpoints.loading import option_nodes
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.io import PathLike
 from embinit_fairseq.vocab.dictionary import read_dictionary
@@ -24,7 +24,7 @@ from embinit_fairseq.vocab.preparation_record import (
     records_of_data,
     symbols_hash,
 )
-from embinit_fairseq.vocab.steps import STEPS
+from embinit_fairseq.vocab.preparation_steps import STEPS
 
 #: option in which a checkpoint has the records of its dictionaries, as JSON: name of the dictionary -> entry
 OPTION = "preparation_record"

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from embinit_fairseq.analysis.analogy import TABLE4, Score, evaluate, read_questions
 from embinit_fairseq.analysis.statistics import frequent_words
 from embinit_fairseq.analysis.transforms import FORMULAS, RANDOM, TRANSFORMS, Surroundings
+from embinit_fairseq.analysis.word_analogies import TABLE4, Score, evaluate, read_questions
+from embinit_fairseq.cli.print_records import at_least, number, show, table
 from embinit_fairseq.cli.progress import progress
-from embinit_fairseq.cli.records import at_least, number, show, table
 from embinit_fairseq.cli.vector_options import add_vector_options, read_vectors
 from embinit_fairseq.errors import CoverageError
 from embinit_fairseq.init.alignment import align

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from embinit_fairseq.checkpoints.averaging import average, best_checkpoints, checkpoints_in, last_checkpoints
-from embinit_fairseq.cli.records import print_json
+from embinit_fairseq.cli.print_records import print_json
 from embinit_fairseq.errors import CheckpointError, OptionError, counted
 from embinit_fairseq.runs.metrics import wrong_direction
 

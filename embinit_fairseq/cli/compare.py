@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.cli.plot_curves import add_run_options
+from embinit_fairseq.cli.print_records import print_json, request_of, show
 from embinit_fairseq.cli.progress import progress
-from embinit_fairseq.cli.records import print_json, request_of, show
 from embinit_fairseq.cli.score import add_text_options
 from embinit_fairseq.errors import DataError, OptionError, OutputError
 from embinit_fairseq.io import check_file, check_place, make_folder, read_json, write_json, write_text
-from embinit_fairseq.runs.compare import csv_text, markdown, table_record
+from embinit_fairseq.runs.comparison import csv_text, markdown, table_record
 from embinit_fairseq.runs.curves import draw, try_to_draw
-from embinit_fairseq.runs.table import Table, compare, read_finished
+from embinit_fairseq.runs.result_table import Table, compare, read_finished
 
 #: files in --output; the last one shows that the others are of an earlier comparison
 _FILES = ("results.md", "curves.png", "results.json")
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _compare_outputs(args: argparse.Namespace) -> int:
     from embinit_fairseq.runs.outputs import compare_outputs, outputs_markdown
-    from embinit_fairseq.runs.score import ScoreRequest
+    from embinit_fairseq.runs.scoring import ScoreRequest
 
     request = request_of(ScoreRequest, args, place="", refs=args.ref)
     show(compare_outputs(args.runs, args.baseline, request), outputs_markdown, args.json)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from embinit_fairseq.cli.records import at_least, show
+from embinit_fairseq.cli.print_records import at_least, show
 from embinit_fairseq.interop.tupe_checkpoints import convert_tupe
 
 

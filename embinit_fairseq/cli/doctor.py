@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from embinit_fairseq.cli.print_records import show
 from embinit_fairseq.cli.progress import progress
-from embinit_fairseq.cli.records import show
 from embinit_fairseq.errors import counted
 from embinit_fairseq.io import package_versions
 

@@ -9,8 +9,8 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+from embinit_fairseq.cli.print_records import request_of, show
 from embinit_fairseq.cli.progress import progress
-from embinit_fairseq.cli.records import request_of, show
 from embinit_fairseq.cli.vocabulary_options import (
     SHOWN,
     add_method_options,
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 def _verify(expansion: Any, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Measure; write verify.json and verify.png."""
     from embinit_fairseq.analysis.divergences import draw_divergences
-    from embinit_fairseq.resize.verify import verify_expansion
+    from embinit_fairseq.resize.verify_vocabulary import verify_expansion
 
     record, histograms = verify_expansion(expansion, folder, args.verify, verify_progress(args))
     json_file, figure = (folder / name for name in _VERIFY_FILES)

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from embinit_fairseq.arguments import read_pairs
-from embinit_fairseq.cli.records import at_least
+from embinit_fairseq.cli.print_records import at_least
 from embinit_fairseq.errors import OptionError, counted
 from embinit_fairseq.io import check_is_file
 
@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Return 1 if a command failed, or was not reached."""
-    from embinit_fairseq.runs.grid import Grid, read_lines, run_grid
+    from embinit_fairseq.runs.grid_runner import Grid, read_lines, run_grid
 
     if not re.fullmatch("[0-9]+/[0-9]+", args.worker):
         raise OptionError(f"--worker {args.worker}: give K/N, such as 1/4")

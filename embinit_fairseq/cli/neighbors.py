@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from embinit_fairseq.cli.records import at_least, print_json
+from embinit_fairseq.cli.print_records import at_least, print_json
 from embinit_fairseq.cli.vector_options import add_vector_options, print_side, read_vectors
 from embinit_fairseq.embeddings import Vectors
 from embinit_fairseq.errors import OptionError

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from embinit_fairseq.analysis.trained_model import read_model
+from embinit_fairseq.cli.print_records import at_least, number, show, table
 from embinit_fairseq.cli.progress import progress
-from embinit_fairseq.cli.records import at_least, number, show, table
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError, counted
 from embinit_fairseq.figures import check_output
 from embinit_fairseq.io import check_is_file

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import counted
-from embinit_fairseq.runs.compare import warnings
+from embinit_fairseq.runs.comparison import warnings
 from embinit_fairseq.runs.curves import UNITS, draw
-from embinit_fairseq.runs.table import compare, curves_record, read_finished
+from embinit_fairseq.runs.result_table import compare, curves_record, read_finished
 
 HELP = "validation curves of runs, mean and band over seeds"
 
@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, draw, print."""
-    from embinit_fairseq.cli.records import print_json
+    from embinit_fairseq.cli.print_records import print_json
     from embinit_fairseq.figures import check_output
 
     check_output(args.output)

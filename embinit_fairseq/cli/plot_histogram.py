@@ -13,13 +13,13 @@ import numpy as np
 
 from embinit_fairseq.analysis.histograms import draw_values, embedding_matrices, value_histograms
 from embinit_fairseq.analysis.transforms import FORMULAS, position_table
-from embinit_fairseq.checkpoints.reading import load_checkpoint
-from embinit_fairseq.cli.records import at_least, number, show, table
+from embinit_fairseq.checkpoints.loading import load_checkpoint
+from embinit_fairseq.cli.print_records import at_least, number, show, table
 from embinit_fairseq.cli.vector_options import read_vectors
 from embinit_fairseq.errors import CheckpointError, CoverageError, OptionError
 from embinit_fairseq.figures import check_output
 from embinit_fairseq.init.alignment import align
-from embinit_fairseq.init.report import describe
+from embinit_fairseq.init.init_report import describe
 from embinit_fairseq.vectors.open import FORMATS
 from embinit_fairseq.vocab.dictionary import read_dictionary
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embinit_fairseq.analysis.trained_model import read_model
-from embinit_fairseq.cli.records import number, show, table
+from embinit_fairseq.cli.print_records import number, show, table
 from embinit_fairseq.figures import check_output
 
 if TYPE_CHECKING:

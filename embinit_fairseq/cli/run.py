@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.arguments import read_pairs
-from embinit_fairseq.cli.records import show
+from embinit_fairseq.cli.print_records import show
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.runs.log import RunLog
 from embinit_fairseq.runs.metrics import is_score
@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train; the exit status is that of the training."""
-    from embinit_fairseq.runs.run import STOPPED, run
+    from embinit_fairseq.runs.training import STOPPED, run
 
     if not args.folder.strip():
         raise OptionError("the folder of the run is empty; name one (is a variable of the shell unset?)")

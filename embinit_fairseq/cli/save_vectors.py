@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from embinit_fairseq.cli.records import print_json
+from embinit_fairseq.cli.print_records import print_json
 from embinit_fairseq.cli.vector_options import add_vector_options, print_side, read_vectors, source_of
 from embinit_fairseq.embeddings import Vectors
 from embinit_fairseq.errors import OptionError, counted

@@ -9,7 +9,7 @@ import argparse
 import sys
 from typing import Any
 
-from embinit_fairseq.cli.records import request_of, show
+from embinit_fairseq.cli.print_records import request_of, show
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.runs.metrics import DEFAULT_SCORES, SCORES, TEXT_SCORES
 
@@ -67,7 +67,7 @@ def add_text_options(parser: argparse._ActionsContainer) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Score, write, print."""
-    from embinit_fairseq.runs.score import ScoreRequest, score
+    from embinit_fairseq.runs.scoring import ScoreRequest, score
 
     if args.tokenized == "" and args.metrics:
         raise OptionError("--metrics: for text, but --tokenized says that --ref has tokens; leave one of them out")

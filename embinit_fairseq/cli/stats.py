@@ -8,11 +8,11 @@ from typing import Any
 
 from embinit_fairseq.analysis.statistics import dictionary_statistics, file_statistics
 from embinit_fairseq.analysis.transforms import FORMULAS
-from embinit_fairseq.cli.records import at_least, number, show, table
+from embinit_fairseq.cli.print_records import at_least, number, show, table
 from embinit_fairseq.cli.vector_options import add_vector_options, read_for, read_vectors, source_of
 from embinit_fairseq.errors import OptionError, counted
 from embinit_fairseq.init.alignment import RULES
-from embinit_fairseq.init.report import shares
+from embinit_fairseq.init.init_report import shares
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
 

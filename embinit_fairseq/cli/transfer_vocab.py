@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from embinit_fairseq.cli.records import request_of, show
+from embinit_fairseq.cli.print_records import request_of, show
 from embinit_fairseq.cli.vocabulary_options import (
     add_method_options,
     add_vocabulary_options,

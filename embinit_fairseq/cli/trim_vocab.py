@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from embinit_fairseq.cli.records import at_least, request_of, show
+from embinit_fairseq.cli.print_records import at_least, request_of, show
 from embinit_fairseq.cli.vocabulary_options import (
     SHOWN,
     add_vocabulary_options,
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     request = request_of(TrimRequest, args, dictionary=args.dict, **texts)
     with trimming(request) as (source, change, folder, record):
         if args.verify:
-            from embinit_fairseq.resize.verify import verify_trim
+            from embinit_fairseq.resize.verify_vocabulary import verify_trim
 
             record["verify"] = verify_trim(source, change, folder, args.verify, verify_progress(args))
     show(record, render, args.json)

@@ -15,7 +15,7 @@ from embinit_fairseq.io import check_folder, check_is_file, check_place
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.preparation_options import in_language, parse_steps, suggested, written
 from embinit_fairseq.vocab.preparation_record import FILE, FLAGS, contents, libraries, read_preparation
-from embinit_fairseq.vocab.steps import STEPS, Preparation
+from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
 
 CODES, MODEL = "bpe.codes", "sentencepiece.model"
 #: files that the command writes

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from embinit_fairseq.errors import DataError, EmbinitError
-from embinit_fairseq.vocab.steps import Preparation
+from embinit_fairseq.vocab.preparation_steps import Preparation
 
 #: lines that a process is given at a time
 _CHUNK = 2000

@@ -1,7 +1,7 @@
 """`--criterion fused_cross_entropy` and `fused_label_smoothed_cross_entropy`: fairseq's losses in less time and memory.
 
 They equal `cross_entropy` and `label_smoothed_cross_entropy` up to rounding, have the same options, log the same names,
-and continue each other's checkpoints. The matrix of log-probabilities is never made (modules/fused_cross_entropy.py).
+and continue each other's checkpoints. The matrix of log-probabilities is never made (`blockwise_cross_entropy`).
 They take the logits from the model's output; a model whose probabilities are not their softmax is refused.
 """
 
@@ -19,7 +19,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.modules.fused_cross_entropy import fused_cross_entropy
+from embinit_fairseq.modules.blockwise_cross_entropy import fused_cross_entropy
 
 
 @register_criterion("fused_cross_entropy", dataclass=CrossEntropyCriterionConfig)

@@ -25,7 +25,7 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.modules.metrics import BINARY, CLASSIFICATION, REGRESSION
+from embinit_fairseq.modules.glue_metrics import BINARY, CLASSIFICATION, REGRESSION
 
 #: not a number but the counts themselves, as a list of rows
 CONFUSION = "confusion"

@@ -18,10 +18,10 @@ from embinit_fairseq.embed_init.request import InitRequest, store_record
 from embinit_fairseq.embed_init.restore import REPORT_FILE, Checkpoint, check_optimizer
 from embinit_fairseq.embed_init.slots import Slot, position_std, slot_named, write_matrix
 from embinit_fairseq.errors import CoverageError, DimensionError, OptionError, named_by
-from embinit_fairseq.init import alignment, report
+from embinit_fairseq.init import alignment, init_report
 from embinit_fairseq.init.alignment import RULES, Matching, Part, Reading
 from embinit_fairseq.init.draws import Draws, TargetStd, parse_std
-from embinit_fairseq.init.report import absorption_ratio, describe, xavier_bound
+from embinit_fairseq.init.init_report import absorption_ratio, describe, xavier_bound
 from embinit_fairseq.io import make_folder, write_json
 from embinit_fairseq.vectors.open import FORMATS, SourceSpec, parse_source
 from embinit_fairseq.version import VERSION
@@ -74,8 +74,8 @@ def embed_init(
         if name in slots and request.options.embed_init_lr_scale is not None:
             slot_record["lr_scale"] = scale_rate(slots[name], slot_record, request)
         slot_record["in_optimizer"] = name not in slots or slots[name].embedding.weight.requires_grad
-        slot_record["signature"] = report.signature(slot_record, record["version"])
-    logger.info(report.render(record))
+        slot_record["signature"] = init_report.signature(slot_record, record["version"])
+    logger.info(init_report.render(record))
     _write_report(record, request)
     store_record(cfg, json.dumps(record))
 
@@ -152,7 +152,7 @@ def _start(
         records[slot.name] = _fill(slot, name, strategy, reading, request)
         if reading:
             matched[slot.name] = reading.complete
-    record = {"embed_init": report.VERSION, "version": VERSION, "strategy": request.strategy, "slots": records}
+    record = {"embed_init": init_report.VERSION, "version": VERSION, "strategy": request.strategy, "slots": records}
     return record, matched
 
 
@@ -239,7 +239,7 @@ def _continue(
                     "run, or give its options to continue"
                 )
     logger.info("--embed-init %s: weights come from %s, no vectors are read", request.strategy, path)
-    return record, {name: report.unpack_rows(slot["known_rows"], slot["rows"]) for name, slot in old.items()}
+    return record, {name: init_report.unpack_rows(slot["known_rows"], slot["rows"]) for name, slot in old.items()}
 
 
 def _options_of_start(
@@ -292,8 +292,8 @@ def _matrix_record(slot: Slot, reading: Reading | None, fills: bool) -> dict[str
         "after": after,
         "after_scaled_std": after["std"] * scale,
         "absorption_ratio": absorption_ratio(after["std"], scale, positions),
-        "dictionary": report.symbols_digest(slot.vocabulary.symbols),
-        "known_rows": report.pack_rows(reading.complete if reading else np.zeros(len(matrix), dtype=bool)),
+        "dictionary": init_report.symbols_digest(slot.vocabulary.symbols),
+        "known_rows": init_report.pack_rows(reading.complete if reading else np.zeros(len(matrix), dtype=bool)),
     }
 
 

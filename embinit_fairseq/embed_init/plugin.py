@@ -26,8 +26,8 @@ from fairseq.registry import REGISTRIES
 
 from embinit_fairseq.arguments import add_up
 from embinit_fairseq.checkpoints.defaults import add_missing_options, warn_of_unknown_options
+from embinit_fairseq.checkpoints.loading import initialisation_record
 from embinit_fairseq.checkpoints.preparations import OPTION, records_for_checkpoints
-from embinit_fairseq.checkpoints.reading import initialisation_record
 from embinit_fairseq.embed_init.fill import embed_init
 from embinit_fairseq.embed_init.options import EMBED_INIT_REGISTRY, EmbedInitOptions, extend_config, flag_of
 from embinit_fairseq.embed_init.request import check_request, request_from, store_record

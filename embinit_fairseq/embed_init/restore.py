@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from embinit_fairseq.checkpoints.defaults import add_missing_options
-from embinit_fairseq.checkpoints.reading import (
+from embinit_fairseq.checkpoints.loading import (
     checked_record,
     initialisation_record,
     load_checkpoint,
@@ -29,7 +29,7 @@ from embinit_fairseq.embed_init.options import flag_of
 from embinit_fairseq.embed_init.request import Freeze, InitRequest, store_record
 from embinit_fairseq.embed_init.slots import Slot
 from embinit_fairseq.errors import CheckpointError, OptionError
-from embinit_fairseq.init import report
+from embinit_fairseq.init import init_report
 from embinit_fairseq.io import read_json
 
 logger = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ def check_fits(checkpoint: Checkpoint, model: nn.Module, cfg: Any, slots: dict[s
 def check_dictionary(record: dict[str, Any] | None, slots: dict[str, Slot], checkpoint: str) -> None:
     """Raise OptionError if data have a dictionary of the size of the training's, with other words or another order."""
     symbols = {name: slot.vocabulary.symbols for name, slot in slots.items()}
-    wrong = report.other_dictionaries(record or {}, symbols)
+    wrong = init_report.other_dictionaries(record or {}, symbols)
     if wrong:
         raise OptionError(
             f"{checkpoint} was trained with another dictionary of the same size ({' and '.join(wrong)}), so that words "

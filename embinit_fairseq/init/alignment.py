@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from embinit_fairseq.errors import CoverageError, OptionError, counted, named_by
-from embinit_fairseq.init.report import coverage, describe
+from embinit_fairseq.init.init_report import coverage, describe
 from embinit_fairseq.init.strategies import Gap, Source
 from embinit_fairseq.vectors.open import SourceSpec, open_sources
 from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wanted
@@ -33,7 +33,7 @@ from embinit_fairseq.vocab.matching import (
     fold,
     readings,
 )
-from embinit_fairseq.vocab.tokens import (
+from embinit_fairseq.vocab.subword_styles import (
     STYLES,
     Token,
     as_text,

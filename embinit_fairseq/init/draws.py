@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.init.report import describe, xavier_bound
+from embinit_fairseq.init.init_report import describe, xavier_bound
 from embinit_fairseq.init.weights import Table, mean_row, parts, take_rows
 
 #: limits of a sigma, far beyond use and far inside float32

@@ -16,7 +16,7 @@ import numpy as np
 
 from embinit_fairseq.errors import CoverageError
 from embinit_fairseq.init.draws import Draws
-from embinit_fairseq.init.report import describe
+from embinit_fairseq.init.init_report import describe
 
 # ---- The vectors that a strategy starts from ------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from embinit_fairseq.errors import DataError
 from embinit_fairseq.init.weights import Combination
 from embinit_fairseq.vocab.dictionary import is_filler
 from embinit_fairseq.vocab.matching import Matcher
-from embinit_fairseq.vocab.tokens import Token, as_text, detect_style, parse, spell
+from embinit_fairseq.vocab.subword_styles import Token, as_text, detect_style, parse, spell
 
 
 @dataclass(frozen=True)

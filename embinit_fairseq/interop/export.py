@@ -16,7 +16,7 @@ from embinit_fairseq.interop.architectures import TUPE
 from embinit_fairseq.interop.remote import code_files
 from embinit_fairseq.interop.tokenizers import TOKENIZER_FILES, choose_tokenizer
 from embinit_fairseq.interop.trained import TARGET, Trained, open_trained
-from embinit_fairseq.interop.verify import verify
+from embinit_fairseq.interop.verify_export import verify
 from embinit_fairseq.io import check_folder, check_inputs, read_json, whole_folder, write_json, write_text
 from embinit_fairseq.version import VERSION
 

@@ -24,17 +24,17 @@ from embinit_fairseq.checkpoints.preparations import other_suggestion, stated_st
 from embinit_fairseq.errors import DataError, OptionError, counted
 from embinit_fairseq.interop.remote import code_files
 from embinit_fairseq.interop.trained import TARGET, Side, Trained
-from embinit_fairseq.interop.verify import DifferentOutput
+from embinit_fairseq.interop.verify_export import DifferentOutput
 from embinit_fairseq.io import read_json, read_lines
 from embinit_fairseq.vectors.hf_vocab import EXPORTED_CLASS, EXPORTED_FILES
 from embinit_fairseq.vocab.cleaning import MASK
 from embinit_fairseq.vocab.dictionary import is_filler, is_number, vocabulary_of
 from embinit_fairseq.vocab.preparation_options import GLUED, suggested
 from embinit_fairseq.vocab.preparation_record import FILE, contents
+from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
 from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
-from embinit_fairseq.vocab.steps import STEPS, Preparation
-from embinit_fairseq.vocab.text import MOST_MARKED, pieces_left
-from embinit_fairseq.vocab.tokens import CONTINUES, detect_style
+from embinit_fairseq.vocab.subword_styles import CONTINUES, detect_style
+from embinit_fairseq.vocab.text_checks import MOST_MARKED, pieces_left
 
 if TYPE_CHECKING:
     from embinit_fairseq.interop.export import ExportRequest
@@ -42,8 +42,9 @@ if TYPE_CHECKING:
 #: files that a tokenizer may consist of
 TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.txt", "bpe.codes", "glossary.txt", "spiece.model", "tokenization_tupe.py", "steps.py", "cleaning.py"),
-    *("subwords.json", "preparation.py", "vocab.json", "merges.txt"),  # preparation.py: of earlier exports
+    *("vocab.txt", "bpe.codes", "glossary.txt", "spiece.model", "tokenization_tupe.py", "cleaning.py"),
+    *("subwords.json", "vocab.json", "merges.txt", "preparation_steps.py"),
+    *("steps.py", "preparation.py"),  # of earlier exports
     *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "chat_template.jinja"),
 )
 _TEXT, _GPT2 = "--verify-text", "--gpt2-bpe"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.checkpoints.build import Texts
-from embinit_fairseq.checkpoints.reading import updates_of
+from embinit_fairseq.checkpoints.loading import updates_of
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
 from embinit_fairseq.interop.architectures import rename
 from embinit_fairseq.interop.trained import check_finite, load

@@ -22,7 +22,7 @@ from embinit_fairseq.checkpoints.preparations import (
 from embinit_fairseq.errors import CheckpointError, DataError
 from embinit_fairseq.vocab.cleaning import MASK
 from embinit_fairseq.vocab.preparation_record import contents
-from embinit_fairseq.vocab.steps import Preparation
+from embinit_fairseq.vocab.preparation_steps import Preparation
 
 logger = logging.getLogger(__name__)
 
@@ -76,9 +76,9 @@ def load_hub(
     Args:
         model_class: its attribute `hub` is the class of the hub.
         data_name_or_path: the folder of the dictionaries.
-        preparation: the steps from raw text to symbols, such as "lowercase,moses,bpe" (`vocab/steps.py`); "none": text
-            has finished words or subwords. Without it `preparation.json` next to the dictionary or in the checkpoint
-            says it, or fairseq's options tokenizer and bpe; without any of them text has finished words.
+        preparation: the steps from raw text to symbols, such as "lowercase,moses,bpe" (`vocab/preparation_steps.py`);
+            "none": text has finished words or subwords. Without it `preparation.json` next to the dictionary or in the
+            checkpoint says it, or fairseq's options tokenizer and bpe; without any of them text has finished words.
         lowercase, lang: with `preparation`: whether text is lower-cased, and its language.
         kwargs: override options of the checkpoint, such as bpe_codes="bpe.codes". Options that decide the meaning of
             its weights are refused.

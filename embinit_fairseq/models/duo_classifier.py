@@ -3,7 +3,7 @@
 Learned parameters: two queries, W_O and the label layer, D_S + D_P + (D_S + D_P) F + F K numbers (section 3.1.4; F:
 dimension of the sentence vector, K: labels). The paper does not say where its dropout is; here it acts, as in the
 original transformer, after each sub-layer: on [a^P, a^S] and on the sentence vector e. The equations are in
-modules/duo_classifier.py.
+modules/duo_sentence_embedding.py.
 """
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
@@ -22,7 +22,7 @@ from embinit_fairseq.embed_init.request import InitRequest, request_from
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.models._options import check_ranges, option
 from embinit_fairseq.models.embinit_classifier import Classifier, ClassifierHub
-from embinit_fairseq.modules.duo_classifier import ATTENTIONS, DuoSentenceEmbedding
+from embinit_fairseq.modules.duo_sentence_embedding import ATTENTIONS, DuoSentenceEmbedding
 from embinit_fairseq.modules.heads import LabelLayer
 from embinit_fairseq.modules.initialisation import init_table
 

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from embinit_fairseq.checkpoints.build import UNKNOWN_LANGUAGES
+from embinit_fairseq.checkpoints.loading import averages_in, load_checkpoint, option_nodes, record_in
 from embinit_fairseq.checkpoints.preparations import OPTION, records_in
-from embinit_fairseq.checkpoints.reading import averages_in, load_checkpoint, option_nodes, record_in
 from embinit_fairseq.errors import CheckpointError
-from embinit_fairseq.init.report import pack_rows, symbols_digest, unpack_rows
+from embinit_fairseq.init.init_report import pack_rows, symbols_digest, unpack_rows
 from embinit_fairseq.io import package_versions, sha256, whole_folder, write_json
+from embinit_fairseq.resize.old_model import Source
 from embinit_fairseq.resize.optimizer import UnknownStateError, resize_optimizer
-from embinit_fairseq.resize.source import Source
-from embinit_fairseq.resize.tables import with_rows
+from embinit_fairseq.resize.symbol_tensors import with_rows
 from embinit_fairseq.vocab.preparation_record import entries_of
 
 _PACKAGES = ("embinit-fairseq", "fairseq", "torch", "numpy")

@@ -45,8 +45,8 @@ from embinit_fairseq.io import whole_file
 from embinit_fairseq.resize.core import Change, resize_tables, tensors_of
 from embinit_fairseq.resize.distill_text import FLAG, Sentence, model_inputs, read_columns, read_sentences
 from embinit_fairseq.resize.evaluation import INPUT_SIDES, batched, divergence, logits, rows_of
-from embinit_fairseq.resize.source import Source
-from embinit_fairseq.resize.tables import embedding_names, output_names
+from embinit_fairseq.resize.old_model import Source
+from embinit_fairseq.resize.symbol_tensors import embedding_names, output_names
 from embinit_fairseq.vocab.segmentation import Segmentation
 
 _MEASURED = 200  #: lines of the text on which KL is measured

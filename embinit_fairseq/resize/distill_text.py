@@ -14,11 +14,11 @@ from fairseq.models import FairseqEncoderDecoderModel
 from embinit_fairseq.errors import DataError, counted
 from embinit_fairseq.io import read_lines
 from embinit_fairseq.resize.evaluation import rows_of, whole_sentences
-from embinit_fairseq.resize.source import Source
+from embinit_fairseq.resize.old_model import Source
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS
 from embinit_fairseq.vocab.segmentation import Segmentation
-from embinit_fairseq.vocab.text import check_not_segmented, check_tokens
-from embinit_fairseq.vocab.tokens import Token, detect_style, parse
+from embinit_fairseq.vocab.subword_styles import Token, detect_style, parse
+from embinit_fairseq.vocab.text_checks import check_not_segmented, check_tokens
 
 FLAG = "--distill-text"
 _NAMED = 20  #: words in a message

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from embinit_fairseq.checkpoints.build import dictionaries_of
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.io import read_lines
-from embinit_fairseq.vocab.text import check_tokens, count_tokens
+from embinit_fairseq.vocab.text_checks import check_tokens, count_tokens
 
 _LOGITS = 16_000_000  #: of a batch, at most (64 MB)
 _MASK_EVERY = 7  #: words; about the 15 % of BERT

@@ -25,10 +25,10 @@ from embinit_fairseq.init.weights import DRAWN
 from embinit_fairseq.io import read_lines, sha256
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.distill import Distillation, Progress, Saved, distill
+from embinit_fairseq.resize.new_segmentation import write_segmentation
+from embinit_fairseq.resize.old_model import MethodRequest, Source, files_of, open_source
 from embinit_fairseq.resize.prepared import carry_preparation, old_preparation, old_segmentation
-from embinit_fairseq.resize.segmentation import write_segmentation
-from embinit_fairseq.resize.source import MethodRequest, Source, files_of, open_source
-from embinit_fairseq.resize.tables import output_names
+from embinit_fairseq.resize.symbol_tensors import output_names
 from embinit_fairseq.vectors.open import SourceSpec
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler
 from embinit_fairseq.vocab.preparation_record import FILE
@@ -37,7 +37,7 @@ from embinit_fairseq.vocab.segmentation import (
     Segmentation,
     text_symbols,
 )
-from embinit_fairseq.vocab.tokens import PREFIX, detect_style
+from embinit_fairseq.vocab.subword_styles import PREFIX, detect_style
 
 #: patterns of the files in the output folder, the record first
 FILES = ("expansion.json", *CHECKPOINT_FILES, "verify.json", "verify.png", FILE, *SEGMENTATION_FILES)

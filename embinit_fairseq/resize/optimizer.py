@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from embinit_fairseq.resize.tables import embedding_names, with_rows
+from embinit_fairseq.resize.symbol_tensors import embedding_names, with_rows
 
 _MOST_FROZEN = 4  #: embedding matrices of one model that may have been frozen
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.checkpoints.preparations import find_preparation, stated_steps
-from embinit_fairseq.resize.source import Source
+from embinit_fairseq.resize.old_model import Source
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.preparation_options import in_language, language_in, written
 from embinit_fairseq.vocab.preparation_record import FILE, Recorded, contents, tried, write_preparation
+from embinit_fairseq.vocab.preparation_steps import Preparation
 from embinit_fairseq.vocab.segmentation import SEGMENTATION_FILES, Segmentation, check_segmentation, read_segmentation
-from embinit_fairseq.vocab.steps import Preparation
-from embinit_fairseq.vocab.tokens import PREFIX
+from embinit_fairseq.vocab.subword_styles import PREFIX
 
 #: kind of a segmentation -> option of its step
 _OPTIONS = {"subword-nmt": "codes", "sentencepiece": "model"}

@@ -22,13 +22,13 @@ from embinit_fairseq.init.requirements import auxiliary_vectors
 from embinit_fairseq.init.symbols import Symbols, shared_rows, subword_means, symbols_of
 from embinit_fairseq.init.weights import COMPOSED, COPIED, KINDS, Weights
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
+from embinit_fairseq.resize.old_model import MethodRequest, Source, files_of, open_source
 from embinit_fairseq.resize.prepared import carry_preparation
-from embinit_fairseq.resize.source import MethodRequest, Source, files_of, open_source
-from embinit_fairseq.resize.tables import output_names
+from embinit_fairseq.resize.symbol_tensors import output_names
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
 from embinit_fairseq.vocab.preparation_record import FILE, read_preparation
 from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
-from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, Token
+from embinit_fairseq.vocab.subword_styles import CONTINUES, PREFIX, Token
 
 #: patterns of the files in the output folder, the record first
 FILES = ("transfer.json", *CHECKPOINT_FILES, FILE)

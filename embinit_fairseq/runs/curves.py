@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from embinit_fairseq import figures
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.runs.log import nats
-from embinit_fairseq.runs.table import Table, best_mean, mean, metric_title
+from embinit_fairseq.runs.result_table import Table, best_mean, mean, metric_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,7 +16,7 @@ from typing import Any
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import cores, write_text
-from embinit_fairseq.runs.run import lock, send, start
+from embinit_fairseq.runs.training import lock, send, start
 
 #: seconds between two looks at a command
 _LOOK = 0.1

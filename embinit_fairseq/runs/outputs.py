@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.runs.compare import TESTED, header, in_cell, tests_table
+from embinit_fairseq.runs.comparison import TESTED, header, in_cell, tests_table
 from embinit_fairseq.runs.metrics import DEFAULT_SCORES, SCORES, computed
 from embinit_fairseq.runs.paired import randomisation_tests
-from embinit_fairseq.runs.score import ScoreRequest, read_texts
+from embinit_fairseq.runs.scoring import ScoreRequest, read_texts
 
 
 def compare_outputs(places: Sequence[str], baseline: str | None, request: ScoreRequest) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from embinit_fairseq.vocab.preparation_record import (
     read_preparation,
     recorded_in,
 )
-from embinit_fairseq.vocab.steps import STEPS, Preparation
+from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
 
 #: option of a step with a file that joins symbols -> what --detokenize calls its value; codes of BPE join nothing
 _FILES = {"model": "MODEL", "tokenizer": "DIR"}
@@ -109,8 +109,8 @@ def _records(place: Path, translated: Translations, with_checkpoint: bool) -> It
                 yield recorded
     path = (translated.option("path") or "").split(os.pathsep)[0]
     if with_checkpoint and Path(path).is_file():
+        from embinit_fairseq.checkpoints.loading import load_model_checkpoint
         from embinit_fairseq.checkpoints.preparations import entries_in
-        from embinit_fairseq.checkpoints.reading import load_model_checkpoint
 
         entries = entries_in(load_model_checkpoint(path))
         yield from (recorded_in(entries[name], f"{FILE} in {path} ({name})") for name in names if name in entries)

@@ -14,7 +14,7 @@ from io import BufferedReader
 import numpy as np
 
 from embinit_fairseq.errors import VectorFileError, counted
-from embinit_fairseq.vectors.binary import RecordScan, mapped_rows
+from embinit_fairseq.vectors.binary_records import RecordScan, mapped_rows
 from embinit_fairseq.vectors.compressed import readable
 from embinit_fairseq.vectors.table import (
     FIRST_ROWS,

@@ -19,8 +19,8 @@ from typing import Any
 from embinit_fairseq.errors import VectorFileError
 from embinit_fairseq.io import check_is_file, read_json
 from embinit_fairseq.vocab.dictionary import is_filler
-from embinit_fairseq.vocab.steps import STEPS, Preparation
-from embinit_fairseq.vocab.tokens import PREFIX, detect_style, parse, text_of
+from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
+from embinit_fairseq.vocab.subword_styles import PREFIX, detect_style, parse, text_of
 
 logger = logging.getLogger(__name__)
 

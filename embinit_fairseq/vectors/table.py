@@ -13,11 +13,11 @@ import numpy as np
 
 from embinit_fairseq.errors import DimensionError, OptionError, VectorFileError, counted
 from embinit_fairseq.vocab.matching import PLAIN, Spelling, find_label, fold
-from embinit_fairseq.vocab.tokens import STYLES
+from embinit_fairseq.vocab.subword_styles import STYLES
 
 #: rows that show how a file spells words
 FIRST_ROWS = 32
-#: how words are split into subwords and marked; see `embinit_fairseq.vocab.tokens`
+#: how words are split into subwords and marked; see `embinit_fairseq.vocab.subword_styles`
 MARKERS = ("auto", *STYLES)
 
 

@@ -18,7 +18,7 @@ from embinit_fairseq.vectors.compressed import open_bytes
 from embinit_fairseq.vectors.table import FIRST_ROWS, Origin, VectorReader, VectorTable, Wanted
 from embinit_fairseq.vectors.text_lines import BOM, RowCollector, inspect_head
 from embinit_fairseq.vocab.dictionary import is_dictionary
-from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, detect_style
+from embinit_fairseq.vocab.subword_styles import CONTINUES, PREFIX, detect_style
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from embinit_fairseq.errors import VectorFileError, counted
-from embinit_fairseq.vectors.binary import RecordScan
+from embinit_fairseq.vectors.binary_records import RecordScan
 from embinit_fairseq.vectors.compressed import open_bytes
 from embinit_fairseq.vectors.table import (
     FIRST_ROWS,

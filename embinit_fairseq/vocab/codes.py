@@ -7,7 +7,7 @@ from typing import Any
 
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.io import PathLike, check_is_file, read_lines
-from embinit_fairseq.vocab.tokens import PREFIX
+from embinit_fairseq.vocab.subword_styles import PREFIX
 
 
 def codes_text(path: str, flag: str = "--bpe-codes") -> str:

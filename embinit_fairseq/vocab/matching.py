@@ -22,7 +22,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from embinit_fairseq.vocab.tokens import Token, as_text, compatible, ignores_spaces, parse, plain, respell, unmarked
+from embinit_fairseq.vocab.subword_styles import (
+    Token,
+    as_text,
+    compatible,
+    ignores_spaces,
+    parse,
+    plain,
+    respell,
+    unmarked,
+)
 
 #: rules that a user can switch on and off
 RULES = ("exact", "entities", "normalised", "casefold", "marker", "label", "digits")

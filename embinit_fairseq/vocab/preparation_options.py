@@ -12,8 +12,8 @@ from typing import Any
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.vocab.cleaning import SYMBOLS, UNKNOWN
-from embinit_fairseq.vocab.steps import STEPS, Preparation
-from embinit_fairseq.vocab.tokens import detect_style
+from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
+from embinit_fairseq.vocab.subword_styles import detect_style
 
 logger = logging.getLogger(__name__)
 #: name of a preparation of several steps -> the steps

@@ -27,7 +27,7 @@ from embinit_fairseq.io import PathLike, check_is_file, package_versions, read_j
 from embinit_fairseq.vocab.codes import VOCABULARY, codes_text, codes_vocabulary
 from embinit_fairseq.vocab.dictionary import is_filler, read_dictionary
 from embinit_fairseq.vocab.preparation_options import written
-from embinit_fairseq.vocab.steps import STEPS, Preparation
+from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
 from embinit_fairseq.vocab.subword_nmt import SUBWORD_NMT_FILES, SubwordNmt, glossary
 
 FILE = "preparation.json"

@@ -9,7 +9,7 @@ from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.vocab.dictionary import Vocabulary
 from embinit_fairseq.vocab.sentencepiece_model import SENTENCEPIECE_FILE, Sentencepiece
 from embinit_fairseq.vocab.subword_nmt import SUBWORD_NMT_FILES, SubwordNmt
-from embinit_fairseq.vocab.tokens import CONTINUES, detect_style, parse
+from embinit_fairseq.vocab.subword_styles import CONTINUES, detect_style, parse
 
 #: files that `write` of a segmentation may make
 SEGMENTATION_FILES = (*SUBWORD_NMT_FILES, SENTENCEPIECE_FILE)

@@ -29,7 +29,7 @@ import sentencepiece
 
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.vocab.codes import load_sentencepiece
-from embinit_fairseq.vocab.tokens import PREFIX
+from embinit_fairseq.vocab.subword_styles import PREFIX
 
 #: the model, as `write` names it
 SENTENCEPIECE_FILE = "sentencepiece.model"

@@ -22,7 +22,7 @@ from subword_nmt.apply_bpe import BPE, recursive_split
 
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.vocab.codes import VOCABULARY, codes_text, codes_vocabulary
-from embinit_fairseq.vocab.tokens import CONTINUES
+from embinit_fairseq.vocab.subword_styles import CONTINUES
 
 #: codes, words that stay whole, and subwords that text may have, as `write` names them
 SUBWORD_NMT_FILES = ("bpe.codes", "glossary.txt", f"bpe.codes{VOCABULARY}")

@@ -21,7 +21,7 @@ import torch
 from fairseq import checkpoint_utils, criterions, utils
 
 from embinit_fairseq.arguments import ArgumentParser
-from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.checkpoints.loading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError, DataError, one_line
 from embinit_fairseq.io import whole_folder
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.vocab.subword_nmt import read_codes
-from embinit_fairseq.vocab.tokens import CONTINUES
+from embinit_fairseq.vocab.subword_styles import CONTINUES
 
 UNKNOWN = "<unk>"  # fairseq's symbol, which WikiText has in place of rare words
 #: word -> its subwords

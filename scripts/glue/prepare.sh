@@ -27,7 +27,7 @@ DICT=${DICT:-} CODES=${CODES:-} HF=${HF:-} PREPARATION=${PREPARATION:-} MIN_COUN
 [[ -z $CODES || -z $HF ]] || die "CODES and HF are two ways to segment words: set one of them"
 
 # The columns of the files, and the options of fairseq-train that belong to the task.
-[[ -e $OUTPUT/corpus ]] || python "$REPO/scripts/glue/tasks.py" extract "$TASK" "$DATA/$TASK" "$OUTPUT/corpus"
+[[ -e $OUTPUT/corpus ]] || python "$REPO/scripts/glue/glue_tasks.py" extract "$TASK" "$DATA/$TASK" "$OUTPUT/corpus"
 how=(--kind words) record=""
 [[ -z $HF ]] || how=(--kind huggingface)
 [[ -z $CODES ]] || how=(--kind wikibooks)

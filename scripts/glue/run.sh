@@ -21,7 +21,7 @@ while [[ ${1:-} =~ ^[A-Za-z0-9_.+-]+=. && $1 != -* ]]; do
   models+=("$1") && shift
 done
 [[ ${#models[@]} -gt 0 ]] || die "name pre-trained models: NAME=FILE ..., NAME of letters, digits and _ . + -"
-TASKS=${TASKS:-$(python "$HERE/tasks.py" names "$DATA")}
+TASKS=${TASKS:-$(python "$HERE/glue_tasks.py" names "$DATA")}
 
 for task in $TASKS; do
   TASK=$task OUTPUT=$OUTPUT/data/$task bash "$HERE/prepare.sh"

@@ -23,7 +23,7 @@ VALID=${VALID:-dev2010} TEST=${TEST:-tst2010}
 if [[ ! -e $OUTPUT/source ]]; then
   rm -rf "$OUTPUT/source.part"
   # shellcheck disable=SC2086 # lists of words
-  PYTHONPATH=$REPO/scripts:$REPO python -m iwslt17.corpus --valid $VALID --test $TEST --pair "${DIRECTION:-de-en}" \
+  PYTHONPATH=$REPO/scripts:$REPO python -m iwslt17.convert --valid $VALID --test $TEST --pair "${DIRECTION:-de-en}" \
     --data "$DATA" "$OUTPUT/source.part"
   mv "$OUTPUT/source.part" "$OUTPUT/source"
 fi

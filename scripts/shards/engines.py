@@ -22,7 +22,7 @@ from tqdm import tqdm
 from embinit_fairseq.arguments import read_pairs
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import cores
-from embinit_fairseq.runs.run import lock
+from embinit_fairseq.runs.training import lock
 
 #: name -> what runs the tasks
 ENGINES = {
@@ -37,7 +37,7 @@ _NEEDS = {"local": ("datatrove.executor", "corpus"), "slurm": ("datatrove.execut
 
 @dataclass(frozen=True)
 class Engine:
-    """Options of prepare.py: who runs the tasks, and how many at a time."""
+    """Options of a preparation: who runs the tasks, and how many at a time."""
 
     name: str
     jobs: int

@@ -28,7 +28,7 @@ kind=${HF:+huggingface} kind=${kind:-${WORDS:-$words}}
   die "the words of $TASK need spaCy: install it (pip install spacy), or take the tokenizer of a model (HF=DIR)"
 
 # The columns of the files, and the options of fairseq-train that belong to the task.
-[[ -e $OUTPUT/corpus ]] || python "$REPO/scripts/glue/tasks.py" extract "$TASK" "$DATA" "$OUTPUT/corpus"
+[[ -e $OUTPUT/corpus ]] || python "$REPO/scripts/glue/glue_tasks.py" extract "$TASK" "$DATA" "$OUTPUT/corpus"
 dim=300
 [[ -z $HF ]] || dim=$(hidden_size "$HF")
 settings "$OUTPUT" "task=$TASK" "tokens=$kind" "hf=$HF" "dim=$dim" "min_count=$MIN_COUNT"

@@ -32,7 +32,7 @@ from embinit_fairseq.errors import DataError, one_line
 from embinit_fairseq.io import hardware, write_json
 from embinit_fairseq.runs.command import data_hashes, parse_command
 from embinit_fairseq.runs.record import RESULT, TRAINING
-from embinit_fairseq.runs.run import check_same, new_record, record_before
+from embinit_fairseq.runs.training import check_same, new_record, record_before
 
 SETS = ("train", "valid", "test")
 HIDDEN, DROPOUT, RATE, BATCH = 1024, 0.5, 1e-3, 128

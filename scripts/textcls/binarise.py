@@ -1,6 +1,6 @@
 """Binarise processed texts for fairseq, once for each seed, since the seed draws the validation texts.
 
-CORPUS is what corpus.py made. For each seed 10 % of the training texts are drawn for validation. Writes
+CORPUS is what protocols.py made. For each seed 10 % of the training texts are drawn for validation. Writes
 OUTPUT/<seed>/text/{train,valid,test}.{input0,label}, OUTPUT/<seed>/bin/{input0,label}; seeds that are there are kept.
 All in one process: two starts of fairseq-preprocess per seed would take longer than all the rest.
 """
@@ -61,7 +61,7 @@ def binarise(text: Path, column: str, dictionary: Path, output: Path) -> None:
 def main() -> None:
     """Make the folders of the seeds that are missing."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", type=Path, required=True, help="folder that corpus.py made")
+    parser.add_argument("--corpus", type=Path, required=True, help="folder that protocols.py made")
     parser.add_argument("--protocol", choices=("textgcn", "inductive"), default="textgcn", help="default: %(default)s")
     parser.add_argument("--min-count", type=int, default=5, help="inductive: words of the dictionary; default: 5")
     parser.add_argument("--seeds", type=int, nargs="+", required=True, help="a folder each: of the validation texts")

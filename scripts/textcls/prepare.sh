@@ -33,7 +33,7 @@ settings "$OUTPUT" "${made_with[@]}"
 flags=()
 [[ $clean == kim ]] || flags=(--no-clean)
 [[ -d $OUTPUT/corpus ]] ||
-  python "$REPO/scripts/textcls/corpus.py" --data "$DATA" "${words[@]}" --stop-words "$stop_words" \
+  python "$REPO/scripts/textcls/protocols.py" --data "$DATA" "${words[@]}" --stop-words "$stop_words" \
     ${flags[@]+"${flags[@]}"} --output "$OUTPUT/corpus"
 python "$REPO/scripts/textcls/binarise.py" --corpus "$OUTPUT/corpus" "${words[@]}" --seeds "${seeds[@]}" \
   --output "$OUTPUT/seeds" >"$OUTPUT/preprocess.log"

@@ -7,7 +7,7 @@
 # DATA: the TSV file. OUTPUT: data, runs and results go here. SEEDS, MIN_COUNT, STOP_WORDS, CLEAN, NAME: see prepare.sh.
 # PROTOCOLS: textgcn (default), inductive, or both. OWN_VECTORS: NAME=DIMENSION ..., learned from the training texts by
 # scripts/train_vectors.py. JOBS: trainings at a time (one per GPU or core). Further arguments go to
-# scripts/textcls/grid.py: --vectors, --models, --attentions, --epochs, --patience, and after -- options of
+# scripts/textcls/list_trainings.py: --vectors, --models, --attentions, --epochs, --patience, and after -- options of
 # fairseq-train. The same call continues a stopped one, also with more seeds, models or vectors. Results:
 # OUTPUT/results.md, OUTPUT/results.json.
 # shellcheck source=../env.sh
@@ -27,7 +27,7 @@ for protocol in ${PROTOCOLS:-textgcn}; do
       --output "$file"
     own+=("${pair%=*}=$file")
   done
-  python "$here/grid.py" --data "$data" --runs "$OUTPUT/runs/$protocol" --seeds "${seeds[@]}" \
+  python "$here/list_trainings.py" --data "$data" --runs "$OUTPUT/runs/$protocol" --seeds "${seeds[@]}" \
     ${own[@]+--vectors "${own[@]}"} "$@" >"$OUTPUT/$protocol.list"
   embinit grid "$OUTPUT/$protocol.list" --logs "$OUTPUT/logs/$protocol" ${JOBS:+--jobs "$JOBS"}
 done

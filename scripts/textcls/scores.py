@@ -20,7 +20,7 @@ from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import DataError, one_line
 from embinit_fairseq.figures import draw_confusion
 from embinit_fairseq.io import write_json
-from embinit_fairseq.modules.metrics import class_f1
+from embinit_fairseq.modules.glue_metrics import class_f1
 from embinit_fairseq.runs.curves import try_to_draw
 from embinit_fairseq.runs.record import RESULT, read_record
 from embinit_fairseq.vocab.dictionary import read_dictionary

@@ -36,7 +36,7 @@ settings "$OUTPUT" "files=$(wc -c "$@" | sed 's/^ *//' | paste -sd ' ')" "duplic
 [[ ! -f $OUTPUT/report.json ]] || { echo "ready before: $OUTPUT" >&2 && exit 0; }
 
 # shellcheck disable=SC2086 # EXECUTOR_OPTIONS is a list of words
-PYTHONPATH=$REPO/scripts:$REPO OMP_NUM_THREADS=1 python -m wikibooks.prepare "$@" --output "$OUTPUT" \
+PYTHONPATH=$REPO/scripts:$REPO OMP_NUM_THREADS=1 python -m wikibooks.prepare_wikibooks "$@" --output "$OUTPUT" \
   --duplicates "$DUPLICATES" --frequent-types "$FREQUENT_TYPES" --bpe-merges "$BPE_MERGES" --bpe-words "$BPE_WORDS" \
   --vocabulary "$VOCABULARY" --valid-every "$VALID_EVERY" --shard-mb "$SHARD_MB" --part-gb "$PART_GB" \
   ${JOBS:+--jobs "$JOBS"} ${WAIT:+--wait "$WAIT"} ${EXECUTOR:+--executor "$EXECUTOR"} ${RANKS:+--ranks "$RANKS"} \

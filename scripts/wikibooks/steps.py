@@ -2,15 +2,15 @@
 
     raw/00000/00000.txt      documents as they are, after each a blank line         split
     duplicates/              lines (or documents) that occurred before              duplicates
-    clean/00000/train.txt    one tokenised sentence per line; words.txt: counts     cleaning
+    clean/00000/train.txt    one tokenised sentence per line; words.txt: counts     clean_shards
     words/bpe.txt            the most frequent words of the training text           counts
     bpe.codes (in OUTPUT)    merges                                                 subword-nmt
-    encoded/00000/train.txt  subwords; symbols.txt: counts                          encode
+    encoded/00000/train.txt  subwords; symbols.txt: counts                          encode_shards
     dict.txt                 the most frequent subwords                             binary
     binary/00000/train.bin   what fairseq-train reads                               binary
     OUTPUT/bin               the shards joined; or OUTPUT/bin.00, OUTPUT/bin.01 ...
 
-An engine's processes import this file: what prepare.py itself runs could not be found there.
+An engine's processes import this file: what prepare_wikibooks.py itself runs could not be found there.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from pathlib import Path
 
 from shards import binary, counts
 from shards.tasks import Step, Task, finished_shards, once, shard_files
-from wikibooks import cleaning, duplicates, encode, near, split
-from wikibooks.report import SPLITS, sum_up
+from wikibooks import clean_shards, duplicates, encode_shards, near, split
+from wikibooks.report_wikibooks import SPLITS, sum_up
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.vocab.cleaning import SYMBOLS
 
 
 def steps(args: argparse.Namespace) -> list[Step]:
-    """Return the steps; args: the options of prepare.py."""
+    """Return the steps; args: the options of prepare_wikibooks.py."""
     output, work = args.output, args.output / "work"
     words, codes = work / "word_counts", output / "bpe.codes"
     inputs = [path.resolve() for path in args.input]
@@ -37,10 +37,10 @@ def steps(args: argparse.Namespace) -> list[Step]:
     return [
         Step("shards", partial(split.split_tasks, inputs, work / "raw", int(args.shard_mb * 1e6))),
         *(near.steps(work) if args.duplicates == "near" else duplicates.steps(work, args.duplicates)),
-        Step("cleaning", partial(cleaning.clean_tasks, work, args.duplicates, args.valid_every)),
+        Step("cleaning", partial(clean_shards.clean_tasks, work, args.duplicates, args.valid_every)),
         counts.merge_step("count words", partial(shard_files, work / "clean", "words.txt"), words),
         once("learn merges", codes, counts.learn_words, *learn),
-        Step("encoding", partial(encode.encode_tasks, work, codes)),
+        Step("encoding", partial(encode_shards.encode_tasks, work, codes)),
         once(
             *("dictionary", work / "dict.txt", binary.write_dictionary, work / "encoded"),
             *(work / "dict.txt", args.vocabulary, SYMBOLS),
@@ -59,7 +59,7 @@ def binary_tasks(work: Path) -> list[Task]:
     for shard in finished_shards(work / "encoded"):
         output = work / "binary" / shard.name
         arguments = (shard, output, work / "dict.txt", texts)
-        tasks.append(Task(output, binary.binarise_shard, arguments, encode.text_bytes(shard)))
+        tasks.append(Task(output, binary.binarise_shard, arguments, encode_shards.text_bytes(shard)))
     return tasks
 
 

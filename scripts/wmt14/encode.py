@@ -46,7 +46,7 @@ def piece_encoder(tokens: str, model: Path) -> Callable[[str], list[str]]:
 
         processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
         return lambda line: processor.encode(line, out_type=str)
-    from wikibooks.encode import Encoder
+    from wikibooks.encode_shards import Encoder
 
     encoder = Encoder(model, None)  # it remembers words, as many as 100 MB hold
     return lambda line: " ".join(map(encoder, line.split())).split()

@@ -30,4 +30,4 @@ fairseq-generate "${BIN%%:*}" --user-dir "$PLUGIN" --task translation --gen-subs
   --target-lang "$target" --path "$checkpoint" --beam 4 --lenpen 0.6 --max-len-a 1 --max-len-b 50 --max-tokens 12000 \
   --num-workers 0 "${DEVICE[@]}" "$@" >"$log" 2>&1 || die "fairseq-generate failed; see $log"
 embinit score "$RUN" --ref "$DATA/test.$target" --lang "$target" --detokenize "${steps[@]}"
-PYTHONPATH=$REPO/scripts:$REPO python -m wmt14.score "$RUN" --lang "$target"
+PYTHONPATH=$REPO/scripts:$REPO python -m wmt14.tokenized_bleu "$RUN" --lang "$target"

@@ -44,7 +44,7 @@ settings "$OUTPUT" "pair=$PAIR" "data=${DATA:+$(cd "$DATA" && pwd)}" "corpora=${
 
 export PYTHONPATH=$REPO/scripts:$REPO OMP_NUM_THREADS=1
 # shellcheck disable=SC2086 # CORPORA and EXECUTOR_OPTIONS are lists of words
-python -m wmt14.prepare --output "$OUTPUT" --pair "$PAIR" ${DATA:+--data "$DATA"} ${CORPORA:+--corpora $CORPORA} \
+python -m wmt14.prepare_wmt14 --output "$OUTPUT" --pair "$PAIR" ${DATA:+--data "$DATA"} ${CORPORA:+--corpora $CORPORA} \
   ${LIMIT:+--limit "$LIMIT"} --tokens "$TOKENS" --size "$BPE_SIZE" --bpe-words "$BPE_WORDS" --spm-type "$SPM_TYPE" \
   --spm-lines "$SPM_LINES" --valid-every "$VALID_EVERY" --max-length "$MAX_LENGTH" --max-ratio "$MAX_RATIO" \
   --test-from "$TEST_FROM" --shard-pairs "$SHARD_PAIRS" --part-gb "$PART_GB" --jobs "$JOBS" \

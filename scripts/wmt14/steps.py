@@ -10,7 +10,7 @@
     binary/00000/...        what fairseq-train reads                           binary
     OUTPUT/bin              the shards joined; or OUTPUT/bin.00, OUTPUT/bin.01 ...
 
-An engine's processes import this file: what prepare.py itself runs could not be found there.
+An engine's processes import this file: what prepare_wmt14.py itself runs could not be found there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from shards import binary
 from shards.tasks import Step, Task, finished_shards, once
-from wmt14 import clean, encode, learn, report, testset
+from wmt14 import clean, encode, learn, report_wmt14, testset
 
 from embinit_fairseq.errors import OptionError
 
@@ -34,7 +34,7 @@ def model_of(args: argparse.Namespace) -> Path:
 
 
 def steps(args: argparse.Namespace) -> list[Step]:
-    """Return the steps; args: the options of prepare.py."""
+    """Return the steps; args: the options of prepare_wmt14.py."""
     langs, output, work = args.pair.split("-"), args.output, args.output / "work"
     model, dictionary = model_of(args), work / "dict.txt"
     test = (work / "files.json", args.pair, args.tokens, model, output, work / "test")
@@ -61,7 +61,7 @@ def binary_tasks(work: Path, pair: str, valid_every: int) -> list[Task]:
     Raises:
         OptionError: nothing is left for training or validation.
     """
-    encoded = report.collect(work, work / "dict.txt")["encoded"]
+    encoded = report_wmt14.collect(work, work / "dict.txt")["encoded"]
     for split in SPLITS:
         if not encoded.get(f"{split}_pairs"):
             raise OptionError(f"nothing is left for {split}: give more text, or another VALID_EVERY than {valid_every}")

@@ -16,7 +16,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from programs import PYTHON
 from trainings import PLUGIN, REPOSITORY, run_to_end
 
-from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.checkpoints.loading import load_checkpoint
 from embinit_fairseq.cli.main import main
 
 RUNS = ("transformer", "duo", "tupe_transformer")

@@ -22,9 +22,9 @@ from trainings import (
     validation_loss,
 )
 
-from embinit_fairseq.checkpoints.reading import initialisation_record, load_checkpoint
+from embinit_fairseq.checkpoints.loading import initialisation_record, load_checkpoint
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.init.report import unpack_rows
+from embinit_fairseq.init.init_report import unpack_rows
 
 pytestmark = pytest.mark.end_to_end
 ENCODER, DECODER = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"

@@ -12,7 +12,7 @@ import torch
 from fairseq.models.transformer import TransformerModel
 from trainings import train_command
 
-from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.checkpoints.loading import load_checkpoint
 from embinit_fairseq.cli.main import main
 
 SIZES = "--encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-layers 1 --encoder-attention-heads 2"

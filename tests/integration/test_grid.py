@@ -11,9 +11,9 @@ import pytest
 
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.runs import grid as grids
+from embinit_fairseq.runs import grid_runner as grids
 from embinit_fairseq.runs import jobs
-from embinit_fairseq.runs.grid import Grid, Outcome, read_lines, run_grid
+from embinit_fairseq.runs.grid_runner import Grid, Outcome, read_lines, run_grid
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ pytest.importorskip("sacremoses")
 
 sys.path.insert(0, str(SCRIPTS))
 
-from iwslt17 import corpus
+from iwslt17 import convert
 
 PREPARE, LANGS = "iwslt17/prepare.sh", ("de", "en")
 HEAD = ["<url>http://www.ted.com/talks/x</url>", "<keywords>talks</keywords>", "<title>A title</title>"]
@@ -69,15 +69,15 @@ def test_from_the_files_of_the_campaign_to_binarised_data(talks: Path, tmp_path:
 
 
 def test_either_direction_and_damaged_files_and_sets_that_are_missing(talks: Path) -> None:
-    assert corpus.test_pairs(talks.parent, "en-de", ["tst2010"]) == corpus.test_pairs(talks, "de-en", ["tst2010"])
-    assert len(corpus.training_pairs(talks, "en-de")) == SIZES["train"] - 1
+    assert convert.test_pairs(talks.parent, "en-de", ["tst2010"]) == convert.test_pairs(talks, "de-en", ["tst2010"])
+    assert len(convert.training_pairs(talks, "en-de")) == SIZES["train"] - 1
     with pytest.raises(SystemExit, match=r"IWSLT17\.TED\.tst2016\.de-en\.de\.xml.*set DATA"):
-        corpus.test_pairs(talks, "de-en", ["tst2016"])
+        convert.test_pairs(talks, "de-en", ["tst2016"])
     with open(talks / "train.tags.de-en.en", "a") as file:
         file.write("one more\n")
     with pytest.raises(SystemExit, match=r"60 .* 61: they do not belong together"):
-        corpus.training_pairs(talks, "de-en")
+        convert.training_pairs(talks, "de-en")
     path = talks / "IWSLT17.TED.tst2010.de-en.de.xml"
     path.write_text(path.read_text()[:-200])
     with pytest.raises(SystemExit, match="get it again"):
-        corpus.test_pairs(talks, "de-en", ["tst2010"])
+        convert.test_pairs(talks, "de-en", ["tst2010"])

@@ -13,7 +13,7 @@ import pytest
 from recipes import TRAINS, lines, refused, rows, sentence_pairs, succeed
 from sacrebleu.metrics import BLEU
 
-from embinit_fairseq.runs.tokens import detokenizer
+from embinit_fairseq.runs.detokenizers import detokenizer
 
 pytestmark = TRAINS
 SMALL = "--encoder-layers 1 --decoder-layers 1 --encoder-ffn-embed-dim 16 --decoder-ffn-embed-dim 16 --lr 5e-3".split()

@@ -12,7 +12,7 @@ import pytest
 from programs import VENV
 from recipes import SCRIPTS, TRAINS, call, lines, rows, run_page, stamps
 
-from embinit_fairseq.runs.score import ScoreRequest, read_texts
+from embinit_fairseq.runs.scoring import ScoreRequest, read_texts
 
 pytestmark = TRAINS
 REPOSITORY = SCRIPTS.parent

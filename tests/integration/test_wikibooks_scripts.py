@@ -18,8 +18,8 @@ pytest.importorskip("spacy")
 
 sys.path.insert(0, str(SCRIPTS))
 
-from wikibooks import cleaning, synthetic
-from wikibooks.encode import Encoder
+from wikibooks import clean_shards, synthetic
+from wikibooks.encode_shards import Encoder
 from wikibooks.split import PASSAGE_LINES
 
 from embinit_fairseq.vocab.dictionary import read_dictionary
@@ -64,7 +64,7 @@ def joined(folder: Path, name: str) -> str:
 
 
 def test_the_text_is_that_of_a_plain_loop(corpus: Path, prepared: Path) -> None:
-    sentences_of, seen, passage = cleaning.cleaner().sentences, set(), 0
+    sentences_of, seen, passage = clean_shards.cleaner().sentences, set(), 0
     expected = {"train": "", "valid": ""}
     for document in corpus.read_text(encoding="utf-8").strip("\n").split("\n\n"):
         lines, before = document.split("\n"), ""

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from programs import PYTHON
 
-from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.checkpoints.loading import load_checkpoint
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLUGIN = ["--user-dir", str(REPOSITORY / "embinit_fairseq")]

@@ -21,7 +21,7 @@ from small_models import ARCHITECTURES
 from tupe_reference import randomise
 
 from embinit_fairseq.cli.main import main
-from embinit_fairseq.interop import verify
+from embinit_fairseq.interop import verify_export
 from embinit_fairseq.interop.architectures import TUPE
 from embinit_fairseq.interop.export import configuration
 from embinit_fairseq.interop.remote import code_files
@@ -97,7 +97,7 @@ def exported(original: Trained, kernel="sdpa"):
 @pytest.fixture
 def opened_here(monkeypatch):
     """Let `export-hf` open its result in this process."""
-    monkeypatch.setattr(verify.subprocess, "run", read_back_here)
+    monkeypatch.setattr(verify_export.subprocess, "run", read_back_here)
 
 
 def export_hf(checkpoint, *more):
@@ -117,7 +117,7 @@ def refused(capsys, checkpoint, *flags, code=2) -> str:
 
 
 def read_back_here(command, **_):
-    """Stand in for `subprocess.run` in `interop.verify`: run the program of the other process in this one.
+    """Stand in for `subprocess.run` in `interop.verify_export`: run the program of the other process in this one.
 
     This takes a tenth of the time. Modules that the program hides from itself are restored afterwards.
     """

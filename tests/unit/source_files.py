@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from embinit_fairseq.errors import EmbinitError, OptionError
-from embinit_fairseq.vectors import binary, compressed
+from embinit_fairseq.vectors import binary_records, compressed
 from embinit_fairseq.vectors import fasttext as fasttext_module
 from embinit_fairseq.vectors.open import open_vectors
 from embinit_fairseq.vectors.table import Wanted
@@ -204,7 +204,7 @@ def _text_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
 
 
 def _record_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
-    patch.setattr(binary, "BLOCK", size)
+    patch.setattr(binary_records, "BLOCK", size)
     patch.setattr(fasttext_module, "_CHUNK", 1 + size // 16)
 
 

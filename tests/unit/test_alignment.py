@@ -13,13 +13,13 @@ from source_files import SOURCES
 from embinit_fairseq.embeddings import Vectors
 from embinit_fairseq.errors import CheckpointError, CoverageError, DataError
 from embinit_fairseq.init.alignment import RULES, Matching, align, plan, read
-from embinit_fairseq.init.report import coverage, shares, signature
+from embinit_fairseq.init.init_report import coverage, shares, signature
 from embinit_fairseq.vectors.fairseq_checkpoint import read_rows
 from embinit_fairseq.vectors.open import parse_source
 from embinit_fairseq.vectors.table import Origin, VectorTable
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler, read_dictionary, vocabulary_of
 from embinit_fairseq.vocab.matching import Matcher, Spelling, closeness, find_label, fold, readings
-from embinit_fairseq.vocab.tokens import ENTITIES, STYLES, Token, as_text, in_bytes, parse, spell, unescape
+from embinit_fairseq.vocab.subword_styles import ENTITIES, STYLES, Token, as_text, in_bytes, parse, spell, unescape
 
 ROLES = dict(enumerate(SPECIAL_SYMBOLS.values()))
 

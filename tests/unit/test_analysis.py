@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from embinit_fairseq.analysis import analogy as search
 from embinit_fairseq.analysis import transforms as positions
-from embinit_fairseq.analysis.analogy import evaluate, read_questions, score
+from embinit_fairseq.analysis import word_analogies as search
 from embinit_fairseq.analysis.statistics import dictionary_statistics, frequent_words
 from embinit_fairseq.analysis.transforms import Surroundings, transform
+from embinit_fairseq.analysis.word_analogies import evaluate, read_questions, score
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.init.alignment import read_sources
 from embinit_fairseq.vectors.open import parse_source

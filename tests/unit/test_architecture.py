@@ -72,6 +72,19 @@ def test_imports_go_one_way_and_no_arrow_is_unused():
         assert allowed - used[package] == set(), f"{package} does not import them"
 
 
+def test_no_two_files_have_one_name():
+    """The file of a command in cli/ has the command's name, as score; the file that does the work is named by content.
+
+    The recipe of a corpus that is prepared in shards has its list of steps in steps.py.
+    """
+    root = PACKAGE.parent
+    paths: dict[str, list[str]] = {}
+    for folder in ("embinit_fairseq", "fairseq_compat/src", "scripts"):
+        for path in (root / folder).rglob("*.py"):
+            paths.setdefault(path.stem, []).append(path.relative_to(root).as_posix())
+    assert {name: same for name, same in paths.items() if len(same) > 1}.keys() == {"__init__", "__main__", "steps"}
+
+
 def loaded_with(name: str, seen: set[str]) -> set[str]:
     """Everything that importing a module of ours imports at its top level, ours and others'."""
     path = PACKAGE.parent / name.replace(".", "/")
@@ -86,7 +99,7 @@ def loaded_with(name: str, seen: set[str]) -> set[str]:
 
 def test_light_packages_do_not_load_torch_or_fairseq():
     """Reading vectors, or the help of a command, would wait for seconds."""
-    light = "vectors.open init.alignment init.strategies analysis.statistics runs.run cli.main cli.stats".split()
+    light = "vectors.open init.alignment init.strategies analysis.statistics runs.training cli.main cli.stats".split()
     light += [f"vectors.{path.stem}" for path in (PACKAGE / "vectors").glob("*.py") if path.stem != "__init__"]
     for name in light:
         loaded = loaded_with(f"embinit_fairseq.{name}", set())

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from embinit_fairseq.checkpoints.averaging import average, best_checkpoints, last_checkpoints
-from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.checkpoints.loading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError
 
 

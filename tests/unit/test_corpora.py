@@ -21,7 +21,7 @@ from embinit_fairseq.corpora.workers import SEPARATOR, parts_of, segmented, symb
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.vocab.preparation_options import parse_steps
 from embinit_fairseq.vocab.preparation_record import read_preparation
-from embinit_fairseq.vocab.steps import Preparation
+from embinit_fairseq.vocab.preparation_steps import Preparation
 
 pytest.importorskip("sacremoses")
 apply_bpe = pytest.importorskip("subword_nmt.apply_bpe")
@@ -403,7 +403,7 @@ def test_classes_that_are_numbers_are_in_their_order_and_quotation_marks_are_tex
 def test_subwords_are_learned_of_the_training_text_evenly_spaced(tmp_path, printed, monkeypatch):
     """Every second line, if a text has twice as many lines as are read; and no line of another split."""
     sentencepiece = pytest.importorskip("sentencepiece")
-    monkeypatch.setattr("embinit_fairseq.corpora.prepare.MOST_LINES", 8)
+    monkeypatch.setattr("embinit_fairseq.corpora.preparation.MOST_LINES", 8)
     files = [write(tmp_path / "train.txt", ["ab ba", "xy"] * 8)]
     files += [write(tmp_path / f"{name}.txt", ["cd dc"] * 8) for name in ("valid", "test")]
     size = ("--sentencepiece-size", "9", "--jobs", "1")

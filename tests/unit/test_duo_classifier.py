@@ -15,7 +15,7 @@ from tupe_reference import visible_dropout
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.models.duo_classifier import DuoClassifier, DuoClassifierConfig
-from embinit_fairseq.modules.duo_classifier import ATTENTIONS
+from embinit_fairseq.modules.duo_sentence_embedding import ATTENTIONS
 
 ROWS = 12
 

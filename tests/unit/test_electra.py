@@ -15,7 +15,7 @@ from fairseq.logging import metrics
 from small_models import ARCHITECTURES, BOS, EOS, PAD, task_of
 from tupe_reference import below, encode, gelu, linear, lm_logits, normed
 
-from embinit_fairseq.criterions.electra import ElectraCriterion, ElectraCriterionConfig, uniform_noise
+from embinit_fairseq.criterions.electra_losses import ElectraCriterion, ElectraCriterionConfig, uniform_noise
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.modules.heads import draw_tokens
 

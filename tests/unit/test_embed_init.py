@@ -20,12 +20,12 @@ from source_files import numbers
 from torch import nn
 
 import embinit_fairseq
-from embinit_fairseq.checkpoints.reading import initialisation_record
+from embinit_fairseq.checkpoints.loading import initialisation_record
 from embinit_fairseq.embed_init import plugin
 from embinit_fairseq.errors import CoverageError, EmbinitError, OptionError, VectorFileError
 from embinit_fairseq.init import strategies
 from embinit_fairseq.init.draws import Draws
-from embinit_fairseq.init.report import unpack_rows
+from embinit_fairseq.init.init_report import unpack_rows
 from embinit_fairseq.init.strategies import Source
 from embinit_fairseq.version import VERSION
 from embinit_fairseq.vocab.matching import RULES

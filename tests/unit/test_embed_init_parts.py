@@ -25,7 +25,7 @@ from embinit_fairseq.embed_init.request import EmbedInitOptions, Freeze, InitReq
 from embinit_fairseq.embed_init.restore import Checkpoint, check_optimizer, find_checkpoint, path_to_restore
 from embinit_fairseq.embed_init.slots import find_slots, position_std, slot_named
 from embinit_fairseq.errors import EmbinitError, OptionError, SlotError
-from embinit_fairseq.init.report import other_dictionaries, pack_rows, symbols_digest
+from embinit_fairseq.init.init_report import other_dictionaries, pack_rows, symbols_digest
 
 # ---- fairseq-hydra-train
 

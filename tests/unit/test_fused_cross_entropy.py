@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from small_models import ARCHITECTURES, EOS, TIED, batch_of, task_of
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.modules import fused_cross_entropy as module
-from embinit_fairseq.modules.fused_cross_entropy import fused_cross_entropy
+from embinit_fairseq.modules import blockwise_cross_entropy as module
+from embinit_fairseq.modules.blockwise_cross_entropy import fused_cross_entropy
 
 WORDS = 12
 

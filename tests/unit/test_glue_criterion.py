@@ -19,7 +19,7 @@ from torch import nn
 
 from embinit_fairseq.criterions import sentence_prediction_metrics as glue_metrics
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.modules.metrics import CLASSIFICATION, REGRESSION, average_ranks
+from embinit_fairseq.modules.glue_metrics import CLASSIFICATION, REGRESSION, average_ranks
 
 SIZE = 23  # divisible by none of the batch sizes below
 HEAD = "sentence_classification_head"

@@ -3,7 +3,7 @@
 import gzip
 
 import pytest
-from tasks import TASKS, extract, read_examples
+from glue_tasks import TASKS, extract, read_examples
 
 import embinit_fairseq  # noqa: F401
 from embinit_fairseq.errors import DataError

@@ -21,7 +21,7 @@ pytest.importorskip("transformers")
 from safetensors.torch import load_file
 
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.interop import export, trained, verify
+from embinit_fairseq.interop import export, trained, verify_export
 from embinit_fairseq.interop.architectures import TUPE
 from embinit_fairseq.interop.remote import code_files
 
@@ -185,10 +185,14 @@ def test_numbers_beyond_half_precision():
     """In a trained model they overflow on their way, not in the weights."""
     fine, overflown = (torch.ones(1), torch.ones(1)), (torch.ones(2), torch.tensor([1.0, float("nan")]))
     for pairs in ([fine, overflown], [overflown, fine]):
-        with pytest.raises(verify.DifferentOutput, match=r"nan in float16 .*--dtype float32"):
-            verify.check_difference("c.pt", "float16", pairs)
+        with pytest.raises(verify_export.DifferentOutput, match=r"nan in float16 .*--dtype float32"):
+            verify_export.check_difference("c.pt", "float16", pairs)
     pairs = [(torch.tensor([-100.0]), torch.tensor([-98.5])), fine]
-    assert verify.check_difference("c.pt", "float16", pairs) == {"difference": 1.5, "scale": 100.0, "allowed": 2.0}
+    assert verify_export.check_difference("c.pt", "float16", pairs) == {
+        "difference": 1.5,
+        "scale": 100.0,
+        "allowed": 2.0,
+    }
 
 
 # ---- Refused

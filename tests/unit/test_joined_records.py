@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from expand_checkpoints import make
 
+from embinit_fairseq.checkpoints.loading import load_checkpoint
 from embinit_fairseq.checkpoints.preparations import OPTION, find_preparation
-from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.vocab.preparation_options import parse_steps
 from embinit_fairseq.vocab.preparation_record import entries_of, read_preparation, record_preparation
 

@@ -10,7 +10,7 @@ import pytest
 from duo_reference import count
 
 from embinit_fairseq.runs.command import parse_command
-from embinit_fairseq.runs.grid import read_lines
+from embinit_fairseq.runs.grid_runner import read_lines
 
 LAYERS, D, FFN, WORDS = 2, 12, 10, 60
 SIZES = {"layers": LAYERS, "embed-dim": D, "attention-heads": 3}

@@ -9,7 +9,7 @@ from small_models import VARIANTS, batch_of
 from test_architectures import outputs, ready
 
 from embinit_fairseq.modules.attention_kernels import attend, prepare
-from embinit_fairseq.modules.fused_cross_entropy import fused_cross_entropy
+from embinit_fairseq.modules.blockwise_cross_entropy import fused_cross_entropy
 from embinit_fairseq.optimizers.fused_adam import FusedAdam
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

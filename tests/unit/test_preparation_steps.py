@@ -14,7 +14,7 @@ from embinit_fairseq.checkpoints.preparations import records_for_checkpoints, st
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.vocab import preparation_record as record
 from embinit_fairseq.vocab.preparation_options import parse_steps, suggested, written
-from embinit_fairseq.vocab.steps import Preparation
+from embinit_fairseq.vocab.preparation_steps import Preparation
 
 sacremoses = pytest.importorskip("sacremoses")
 pytest.importorskip("spacy")

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from source_files import MB, SOURCES, fasttext, in_zip, numbers, one_line, use, word2vec, write
 
 from embinit_fairseq.errors import DimensionError, EmbinitError, OptionError, VectorFileError
-from embinit_fairseq.vectors import binary
+from embinit_fairseq.vectors import binary_records
 from embinit_fairseq.vectors.open import FORMATS, open_vectors, recognise
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vocab.matching import fold
@@ -219,7 +219,7 @@ REFUSED = [
     ("word2vec_bin", two(b"100000000000000000 3\n"), "cut short: row 3 is missing"),
     ("word2vec_bin", two(b"2 3\n")[:-6], "row 2 lacks 5 bytes.*again"),
     ("word2vec_bin", word2vec(["a", "\udcff", "\udcfe"], numbers(3)), "2 words are not UTF-8 text among the 3 rows"),
-    ("word2vec_bin", b"9 3\n" + b"x" * (binary.LONGEST_WORD + 9), "row 1 has no word"),
+    ("word2vec_bin", b"9 3\n" + b"x" * (binary_records.LONGEST_WORD + 9), "row 1 has no word"),
     # fastText's binary
     *(
         ("fasttext_bin", fasttext(["x"], numbers(4), **head), said)

@@ -20,12 +20,12 @@ from torch import nn
 
 from embinit_fairseq.checkpoints.build import data_folder, languages_of
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.init.report import pack_rows, symbols_digest, unpack_rows
+from embinit_fairseq.init.init_report import pack_rows, symbols_digest, unpack_rows
 from embinit_fairseq.resize.core import resized_record
 from embinit_fairseq.resize.expand import averaged_rows, place_words, read_words, subwords_of_words
+from embinit_fairseq.resize.old_model import Source
 from embinit_fairseq.resize.optimizer import UnknownStateError, resize_optimizer
-from embinit_fairseq.resize.source import Source
-from embinit_fairseq.resize.tables import with_rows
+from embinit_fairseq.resize.symbol_tensors import with_rows
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.segmentation import read_segmentation
 

@@ -31,9 +31,9 @@ from expand_checkpoints import (
     make,
 )
 
-from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.checkpoints.loading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError, DataError, EmbinitError, OptionError
-from embinit_fairseq.init.report import symbols_digest
+from embinit_fairseq.init.init_report import symbols_digest
 from embinit_fairseq.resize.trim import TrimRequest, trimming
 
 TABLE, TIED, OTHER = "decoder.embed_tokens.weight", "decoder.output_projection.weight", "decoder.layers.0.fc1.weight"

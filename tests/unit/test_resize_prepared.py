@@ -12,8 +12,8 @@ from expand_checkpoints import argv, make
 from segmentations import KINDS, NEW_TEXT, TRAINING, mark_of, opened, subwords_of
 from segmentations import files as files
 
+from embinit_fairseq.checkpoints.loading import load_checkpoint
 from embinit_fairseq.checkpoints.preparations import OPTION, find_preparation, records_for_checkpoints, records_in
-from embinit_fairseq.checkpoints.reading import load_checkpoint
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.vocab.dictionary import read_dictionary

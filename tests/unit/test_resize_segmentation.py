@@ -22,7 +22,7 @@ from subword_nmt.apply_bpe import BPE
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError, EmbinitError
 from embinit_fairseq.resize.expand import NewWord, check_words
-from embinit_fairseq.resize.segmentation import compare, is_reachable, only_joined, write_segmentation
+from embinit_fairseq.resize.new_segmentation import compare, is_reachable, only_joined, write_segmentation
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.segmentation import SubwordNmt, check_segmentation, read_segmentation
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from expand_checkpoints import WORDS, logits, make
 
-from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.checkpoints.loading import load_checkpoint
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.resize.core import load_result

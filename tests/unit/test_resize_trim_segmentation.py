@@ -21,7 +21,7 @@ from segmentations import files as files
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.models.tupe import TupeModel
-from embinit_fairseq.resize.segmentation import symbols_that_spell, write_restricted
+from embinit_fairseq.resize.new_segmentation import symbols_that_spell, write_restricted
 from embinit_fairseq.vocab.segmentation import Segmentation, Sentencepiece, SubwordNmt
 
 FILE = {"codes": "bpe.codes", "unigram": "sentencepiece.model", "bpe": "sentencepiece.model"}

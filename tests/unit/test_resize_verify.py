@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 from embinit_fairseq.analysis import divergences
 from embinit_fairseq.cli.main import main
-from embinit_fairseq.resize import evaluation, expand, verify
+from embinit_fairseq.resize import evaluation, expand, verify_vocabulary
 
 TABLE = "decoder.embed_tokens.weight"
 
@@ -115,7 +115,7 @@ def test_what_rounding_does_is_measured(tmp_path, dtype, error):
     numbers = found["verify"]["methods"]["subword"]
     assert 0 < numbers["rounding"] <= rounding * (1 + 1e-6) < error
     assert numbers["holds"] is True
-    assert numbers["max"] <= verify.rounded_bound(found["bound"], numbers["rounding"])
+    assert numbers["max"] <= verify_vocabulary.rounded_bound(found["bound"], numbers["rounding"])
     assert numbers["bound"] == found["bound"] == found["bounds"]["limit"] < found["bounds"]["separate"]
 
 
@@ -154,7 +154,7 @@ def test_verify_of_translation(tmp_path, refused):
     assert main(argv(checkpoint, "--method", "subword", "--verify", source, target, words=("x\tw1 w2",))) == 0
     found = json.loads((checkpoint.output / "verify.json").read_text())
     assert found["tokens"] == 2 + 3 + 2 + 3
-    assert list(found["methods"]) == ["subword", *verify.COMPARED]
+    assert list(found["methods"]) == ["subword", *verify_vocabulary.COMPARED]
     assert found["methods"]["avg"]["max"] <= found["methods"]["avg"]["bound"]
     assert found["methods"]["subword"]["holds"] is True
 
@@ -215,19 +215,25 @@ def test_the_identity_is_the_divergence(old, new):
     log_p = old - np.logaddexp.reduce(old)
     log_q = old - np.logaddexp.reduce(np.concatenate([old, new]))
     expected = float((np.exp(log_p) * (log_p - log_q)).sum())
-    found = float(verify.divergence(torch.from_numpy(old)[None], torch.from_numpy(new)[None]))
+    found = float(verify_vocabulary.divergence(torch.from_numpy(old)[None], torch.from_numpy(new)[None]))
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 def test_small_divergences_are_exact_and_rounding_moves_the_bound_a_little():
     """log(1 + 1 / 250,000), where 1 + x would lose half of the digits in single precision."""
     old, new = torch.full((1, 250_000), -20.0), torch.full((1, 1), -20.0)
-    assert float(verify.divergence(old, new)) == pytest.approx(math.log1p(1 / 250_000), rel=1e-12)
+    assert float(verify_vocabulary.divergence(old, new)) == pytest.approx(math.log1p(1 / 250_000), rel=1e-12)
     bound = math.log(1 + 10 / 32_000)
-    assert verify.rounded_bound(bound, 0.0) == pytest.approx(bound, rel=2e-9)
-    assert verify.rounded_bound(bound, 0.01) == pytest.approx(math.log1p(10 / 32_000 * math.exp(0.01)), rel=1e-8)
+    assert verify_vocabulary.rounded_bound(bound, 0.0) == pytest.approx(bound, rel=2e-9)
+    assert verify_vocabulary.rounded_bound(bound, 0.01) == pytest.approx(
+        math.log1p(10 / 32_000 * math.exp(0.01)), rel=1e-8
+    )
     kl = np.array([0.0, 0.1, 0.19, 0.2])
-    assert [verify.summary(kl, 0.15, allowed).get("holds") for allowed in (0.16, 0.2, None)] == [False, True, None]
-    (found,) = verify.histograms({"a": np.zeros(5)}).values()
+    assert [verify_vocabulary.summary(kl, 0.15, allowed).get("holds") for allowed in (0.16, 0.2, None)] == [
+        False,
+        True,
+        None,
+    ]
+    (found,) = verify_vocabulary.histograms({"a": np.zeros(5)}).values()
     assert (sum(found["counts"]), len(found["edges"])) == (5, 41)
     assert np.diff(found["edges"]).min() > 0

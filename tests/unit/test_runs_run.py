@@ -13,7 +13,7 @@ from run_folders import json_line, write_log
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.cli.run import _Screen
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.runs import run as launch
+from embinit_fairseq.runs import training as launch
 from embinit_fairseq.runs.command import DATA, data_hashes, differences, labels_of, parse_command
 from embinit_fairseq.runs.log import RunLog
 from embinit_fairseq.runs.record import read_record

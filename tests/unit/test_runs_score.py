@@ -17,10 +17,10 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from embinit_fairseq.checkpoints.preparations import OPTION
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError
+from embinit_fairseq.runs.detokenizers import Tokenizer, detokenizer, join_sentencepiece
 from embinit_fairseq.runs.log import CONFIGURATION
 from embinit_fairseq.runs.metrics import TEXT_SCORES, recorded_metrics
-from embinit_fairseq.runs.score import ScoreRequest, score
-from embinit_fairseq.runs.tokens import Tokenizer, detokenizer, join_sentencepiece
+from embinit_fairseq.runs.scoring import ScoreRequest, score
 from embinit_fairseq.runs.translations import SEARCH, read_translations, translations_in
 from embinit_fairseq.vocab.preparation_record import entries_of, record_preparation
 

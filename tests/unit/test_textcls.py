@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from textcls import binarise, corpus, grid, scores
+from textcls import binarise, list_trainings, protocols, scores
 
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.vocab.steps import Preparation
+from embinit_fairseq.vocab.preparation_steps import Preparation
 
 HEADING = "split\tlabel\ttext\n"
 LINES = ["train\ta\tone two", "train\tb\tthree", "test\ta\tfour"]
@@ -27,9 +27,9 @@ def tsv(folder: Path, lines: list[str], heading: str = HEADING) -> Path:
 def test_columns_may_have_any_order_and_a_file_may_be_compressed(tmp_path):
     lines = ["1\tone  two\ttrain\ta", "2\tthree\ttrain\tb", "3\tfour\ttest\ta"]
     path, packed = tsv(tmp_path, lines, "id\ttext\tsplit\tlabel\n"), tmp_path / "packed"
-    assert corpus.read_examples(path) == [("train", "a", "one  two"), ("train", "b", "three"), ("test", "a", "four")]
+    assert protocols.read_examples(path) == [("train", "a", "one  two"), ("train", "b", "three"), ("test", "a", "four")]
     packed.write_bytes(gzip.compress(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n")))
-    assert corpus.read_examples(packed) == corpus.read_examples(path)
+    assert protocols.read_examples(packed) == protocols.read_examples(path)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_columns_may_have_any_order_and_a_file_may_be_compressed(tmp_path):
 )
 def test_malformed_files_are_refused(tmp_path, lines, heading, message):
     with pytest.raises(DataError, match=f"data.tsv.*{message}"):
-        corpus.read_examples(tsv(tmp_path, lines, heading))
+        protocols.read_examples(tsv(tmp_path, lines, heading))
 
 
 def test_clean_str_of_kim():
@@ -60,21 +60,21 @@ def test_clean_str_of_kim():
 
 def test_protocols_differ_in_where_words_are_counted(tmp_path):
     texts = [("train", "the cat The dog"), ("train", "cat bird"), ("test", "bird dog fish the")]
-    examples = [corpus.Example(split, "a", text) for split, text in texts]
+    examples = [protocols.Example(split, "a", text) for split, text in texts]
     stopping = frozenset({"the"})
     # train and test: cat 2, dog 2, bird 2, fish 1
-    assert corpus.process(examples, "textgcn", 2, stopping, True) == ["cat dog", "cat bird", "bird dog"]
+    assert protocols.process(examples, "textgcn", 2, stopping, True) == ["cat dog", "cat bird", "bird dog"]
     # nothing is removed by its count: the dictionary of the training texts decides
-    assert corpus.process(examples, "inductive", 2, stopping, True) == ["cat dog", "cat bird", "bird dog fish"]
-    assert corpus.process(examples, "inductive", 1, frozenset(), False)[0] == "the cat The dog"
+    assert protocols.process(examples, "inductive", 2, stopping, True) == ["cat dog", "cat bird", "bird dog fish"]
+    assert protocols.process(examples, "inductive", 1, frozenset(), False)[0] == "the cat The dog"
     for protocol, rarest, words, clean in (
         ("textgcn", 2, stopping, True),
         ("inductive", 2, stopping, True),
         ("inductive", 1, frozenset(), False),
     ):
-        texts = corpus.process(examples, protocol, rarest, words, clean)
+        texts = protocols.process(examples, protocol, rarest, words, clean)
         symbols = {"symbols": {word for text in texts for word in text.split()}}
-        prepare = Preparation(corpus.steps_of(protocol, words, clean), symbols)
+        prepare = Preparation(protocols.steps_of(protocol, words, clean), symbols)
         assert [" ".join(prepare(example.text)) for example in examples] == texts
     (tmp_path / "train.input0").write_text("a a b\nb a c\n")
     (tmp_path / "test.input0").write_text("d c c\n")
@@ -95,7 +95,9 @@ def test_a_grid_has_every_couple_of_vectors_at_every_seed(tmp_path):
     vectors = [f"a={tmp_path}/a.txt", f"b={tmp_path}/b.txt"]
 
     def lines(models: str, *more: str, seeds: list[int] | None = None) -> dict[str, list[str]]:
-        found = grid.lines(argparse.Namespace(**fixed, models=models.split(), vectors=[*vectors, *more], seeds=seeds))
+        found = list_trainings.lines(
+            argparse.Namespace(**fixed, models=models.split(), vectors=[*vectors, *more], seeds=seeds)
+        )
         return {name: shlex.split(words) for name, words in (line.split(": ", 1) for line in found)}
 
     found = lines("couples transformer:b transformer mlp")

@@ -95,7 +95,7 @@ def test_binaries_and_texts_of_numbers_are_told_apart(tmp_path, content, format)
 @pytest.mark.parametrize("block", [16, 1 << 18])
 def test_words_with_spaces(tmp_path, monkeypatch, newline, block):
     """gensim writes them into word2vec's binary: no row may begin within the word, and no row after it be lost."""
-    monkeypatch.setattr("embinit_fairseq.vectors.binary.BLOCK", block)
+    monkeypatch.setattr("embinit_fairseq.vectors.binary_records.BLOCK", block)
     words = ["a", "new york", "b", "vitamin C", "c", "the end", "rio de janeiro", "d", "e 7", "são tomé", "e", "f g"]
     words = words[: 11 if block == 16 else 12]  # what follows the last row is not read in parts
     matrix = numbers(len(words), 20)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from source_files import Malicious, numbers, save_checkpoint, write_dictionary
 
-from embinit_fairseq.checkpoints.reading import load_checkpoint
+from embinit_fairseq.checkpoints.loading import load_checkpoint
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import CheckpointError, OptionError, VectorFileError
 from embinit_fairseq.vectors.fairseq_checkpoint import FairseqCheckpoint, options_of

@@ -20,7 +20,7 @@ from embinit_fairseq.vectors.huggingface import HuggingFaceDirectory
 from embinit_fairseq.vectors.open import parse_source
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vocab.dictionary import Vocabulary
-from embinit_fairseq.vocab.tokens import ignores_spaces, text_of
+from embinit_fairseq.vocab.subword_styles import ignores_spaces, text_of
 
 safetensors_torch = pytest.importorskip("safetensors.torch")
 tokenizers = pytest.importorskip("tokenizers")

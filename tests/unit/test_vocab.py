@@ -3,8 +3,7 @@
 import pytest
 
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.vocab.text import check_not_segmented, check_tokens, count_tokens, pieces_left
-from embinit_fairseq.vocab.tokens import (
+from embinit_fairseq.vocab.subword_styles import (
     Token,
     as_text,
     compatible,
@@ -14,6 +13,7 @@ from embinit_fairseq.vocab.tokens import (
     parse,
     spell,
 )
+from embinit_fairseq.vocab.text_checks import check_not_segmented, check_tokens, count_tokens, pieces_left
 
 
 @pytest.mark.parametrize("marker", ["▁", "Ġ", "##", "@@", "</w>", "￭"])

@@ -20,12 +20,12 @@ from shards import counts
 from shards.engines import Engine
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
-from wikibooks import cleaning, duplicates, encode, inputs, near, split, synthetic
+from wikibooks import clean_shards, duplicates, encode_shards, inputs, near, split, synthetic
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import read_json, write_json
 from embinit_fairseq.vocab.cleaning import replace_patterns, restore
-from embinit_fairseq.vocab.steps import Preparation
+from embinit_fairseq.vocab.preparation_steps import Preparation
 
 ADDRESSES = {
     "at http://www.x.org/a?b=c#d, or": "at <url>, or",
@@ -50,7 +50,7 @@ LINES = {
 
 @pytest.fixture(scope="module")
 def cleaner() -> Preparation:
-    return cleaning.cleaner()
+    return clean_shards.cleaner()
 
 
 def test_a_line_becomes_tokenised_sentences(cleaner: Preparation) -> None:
@@ -62,8 +62,8 @@ def test_a_line_becomes_tokenised_sentences(cleaner: Preparation) -> None:
 
 
 def test_documents_that_are_too_short_or_too_long_are_left_out(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(cleaning, "MAX_CHARS", 50)
-    writer = cleaning.ShardWriter(tmp_path)
+    monkeypatch.setattr(clean_shards, "MAX_CHARS", 50)
+    writer = clean_shards.ShardWriter(tmp_path)
     for length in (3, 4, 10, 11):  # five characters a word
         writer.add("train", [["word"] * length])
     writer.add("valid", [["other", "<url>"] * 2, ["<unk>"]])
@@ -81,11 +81,11 @@ sentences = st.builds(lambda length, end: ["w"] * length + [end], lengths, st.sa
 @settings(max_examples=40)
 @given(st.lists(sentences, max_size=12))
 def test_joining_keeps_words_and_leaves_no_short_sentence_that_could_be_joined(parts: list[list[str]]) -> None:
-    joined = encode.join_short(parts)
+    joined = encode_shards.join_short(parts)
     assert [word for part in joined for word in part] == [word for part in parts for word in part]
-    assert all(len(part) <= encode.LONGEST or part in parts for part in joined)
+    assert all(len(part) <= encode_shards.LONGEST or part in parts for part in joined)
     for first, second in zip(joined, joined[1:]):
-        assert min(len(first), len(second)) >= encode.SHORT or len(first) + len(second) > encode.LONGEST
+        assert min(len(first), len(second)) >= encode_shards.SHORT or len(first) + len(second) > encode_shards.LONGEST
 
 
 def test_a_short_sentence_joins_the_neighbour_of_the_shorter_whole() -> None:
@@ -97,7 +97,9 @@ def test_a_short_sentence_joins_the_neighbour_of_the_shorter_whole() -> None:
         "a a a a a a|b .|c c c c c c": "a a a a a a b .|c c c c c c",
         "a a a a a .|b b|c c c c c c c c": "a a a a a .|b b c c c c c c c c",
     }.items():
-        assert encode.join_short([part.split() for part in text.split("|")]) == [p.split() for p in expected.split("|")]
+        assert encode_shards.join_short([part.split() for part in text.split("|")]) == [
+            p.split() for p in expected.split("|")
+        ]
 
 
 def test_long_documents_are_divided_at_lines_and_long_lines_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,9 +245,9 @@ def test_prose_with_commas_is_no_table() -> None:
 def test_a_text_without_a_passage_for_validation_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("One.\n\nTwo.\n")
     split.split([tmp_path / "text"], tmp_path / "raw/00000", 100)
-    assert cleaning.clean_tasks(tmp_path, "none", valid_every=2)
+    assert clean_shards.clean_tasks(tmp_path, "none", valid_every=2)
     with pytest.raises(OptionError, match=r"only 2 passages.*VALID_EVERY than 3"):
-        cleaning.clean_tasks(tmp_path, "none", valid_every=3)
+        clean_shards.clean_tasks(tmp_path, "none", valid_every=3)
 
 
 def test_a_little_markup_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -312,8 +314,8 @@ def test_pieces_are_those_of_subword_nmt_with_whole_symbols_and_few_are_remember
     learn_bpe(io.StringIO("lower lowest newer newest wide\n" * 5), codes, 12)
     (tmp_path / "codes").write_text(codes.getvalue())
     bpe = BPE(io.StringIO(codes.getvalue()), glossaries=symbols)
-    monkeypatch.setattr(encode, "REMEMBERED", 20)
-    encoder = encode.Encoder(tmp_path / "codes", None)
+    monkeypatch.setattr(encode_shards, "REMEMBERED", 20)
+    encoder = encode_shards.Encoder(tmp_path / "codes", None)
     for word in [*"lower lowest newer slower wider x".split(), *symbols, *(f"low{n}" for n in range(100)), *symbols]:
         assert encoder(word) == bpe.segment(word)
         assert len(encoder._remembered) <= 21

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 pytest.importorskip("sacremoses")
 
 from sacrebleu.metrics import BLEU
-from wmt14 import clean, encode, learn, score, sgm
+from wmt14 import clean, encode, learn, sgm, tokenized_bleu
 
-from embinit_fairseq.runs.tokens import detokenizer
+from embinit_fairseq.runs.detokenizers import detokenizer
 
 pairs_of_lines = st.lists(st.tuples(st.text("aé ", max_size=4), st.text("bß\r\u2028", max_size=4)), min_size=1)
 
@@ -146,9 +146,9 @@ def test_sentencepiece_is_learned_from_spaced_lines_and_undone(tmp_path: Path) -
 def test_the_tokenised_figures() -> None:
     text = ["Das ist eine ARD-Sendung , sagt er .", "Wer hat das Rhein-Main-Gebiet gesehen ?"]
     reference = [text[0].replace("ARD", "ZDF"), text[1]]
-    found = score.scores_of([line.replace(" ,", ",").replace(" .", ".") for line in text], reference, "de")
+    found = tokenized_bleu.scores_of([line.replace(" ,", ",").replace(" .", ".") for line in text], reference, "de")
     # from left to right, as by s{(\S)-(\S)}{$1 ##AT##-##AT## $2}g: what was matched once is not looked at again
-    assert score.split_compounds("a-b-c - d-e -f") == "a ##AT##-##AT## b-c - d ##AT##-##AT## e -f"
+    assert tokenized_bleu.split_compounds("a-b-c - d-e -f") == "a ##AT##-##AT## b-c - d ##AT##-##AT## e -f"
     for name, between in (("bleu_tokenized", "-"), ("bleu_tokenized_compound_split", " ##AT##-##AT## ")):
         sides = ([re.sub(r"(\S)-(\S)", rf"\1{between}\2", line) for line in side] for side in (text, reference))
         expected = BLEU(tokenize="none", force=True).corpus_score(next(sides), [next(sides)])

@@ -1,5 +1,6 @@
-"""Raw text to the ids of a fairseq dictionary, and back: prepared as the text of the training was (`steps.py`).
+"""Raw text to the ids of a fairseq dictionary, and back: prepared as the text of the training was.
 
+preparation_steps.py: the steps of the preparation.
 vocab.txt: one symbol per line, line n is row n of the embeddings. bpe.codes: the merges of subword-nmt, best first;
 glossary.txt: the words that they leave whole. spiece.model: a model of sentencepiece; subwords.json:
 a tokenizer.json, which segments. The steps of the preparation are in tokenizer_config.json.
@@ -15,7 +16,7 @@ from typing import Any
 from transformers import PreTrainedTokenizer
 
 from embinit_fairseq.vocab.cleaning import MASK
-from embinit_fairseq.vocab.steps import Preparation
+from embinit_fairseq.vocab.preparation_steps import Preparation
 
 #: special symbols that are no tokens where they are written in a text; `<mask>` is one in any case
 _TEXT = ("<s>", "<pad>", "</s>", "<unk>", MASK)

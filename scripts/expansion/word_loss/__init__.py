@@ -22,7 +22,7 @@ from fairseq import metrics
 from fairseq.criterions import register_criterion
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion, CrossEntropyCriterionConfig
 
-CONTINUES = "@@"  # as in embinit_fairseq.vocab.tokens, whose import would register the whole plugin
+CONTINUES = "@@"  # as in embinit_fairseq.vocab.subword_styles, whose import would register the whole plugin
 KINDS = ("word", "new", "other")
 
 

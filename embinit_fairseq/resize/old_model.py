@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from embinit_fairseq.checkpoints.build import SIDES, Builder, Texts, dictionaries_of, import_plugin, languages_of
-from embinit_fairseq.checkpoints.reading import averages_in, check_dictionary, load_model_checkpoint, options_of
+from embinit_fairseq.checkpoints.loading import averages_in, check_dictionary, load_model_checkpoint, options_of
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
 from embinit_fairseq.init.requirements import MethodOptions
 from embinit_fairseq.io import check_folder, check_inputs
-from embinit_fairseq.resize.tables import Table, check_tied_copies, find_tables, has_softmax
+from embinit_fairseq.resize.symbol_tensors import Table, check_tied_copies, find_tables, has_softmax
 from embinit_fairseq.vectors.open import SourceSpec
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, read_dictionary
 

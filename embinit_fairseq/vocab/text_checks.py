@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.io import read_lines
-from embinit_fairseq.vocab.tokens import AFTER, BEFORE, CONTINUES, PREFIX, detect_style, has_marker
+from embinit_fairseq.vocab.subword_styles import AFTER, BEFORE, CONTINUES, PREFIX, detect_style, has_marker
 
 #: step of `embinit score --detokenize` -> the mark of subwords in a line of text; a lone `@@` is not one (`@@ -1,3 @@`)
 _MARKS = {"bpe": re.compile(rf"\S{CONTINUES}(?=\s|$)"), "sentencepiece": re.compile(PREFIX["sentencepiece"])}

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from shards.engines import Engine
-from wmt14 import clean, collect, report
+from wmt14 import clean, collect, report_wmt14
 from wmt14.corpora import PAIRS
 from wmt14.steps import model_of, steps
 
@@ -22,7 +22,11 @@ def prepare(args: argparse.Namespace) -> None:
     clean.cleaner(args.pair[:2], args.tokens)  # a missing library is reported before the work begins
     collect.collect(args.pair, args.corpora, args.data, args.test_from, work)
     if engine.run(steps(args)):
-        print("\n".join(report.sentences(report.write_report(args.output, args.pair, args.tokens, model_of(args)))))
+        print(
+            "\n".join(
+                report_wmt14.sentences(report_wmt14.write_report(args.output, args.pair, args.tokens, model_of(args)))
+            )
+        )
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import CheckpointError, DataError
-from embinit_fairseq.init.report import other_dictionaries
+from embinit_fairseq.init.init_report import other_dictionaries
 from embinit_fairseq.io import check_is_file
 from embinit_fairseq.vectors.fairseq_checkpoint import options_of as options_of
 from embinit_fairseq.vectors.fairseq_checkpoint import updates_of as updates_of

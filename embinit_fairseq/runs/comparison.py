@@ -15,7 +15,7 @@ from embinit_fairseq.io import read_lines
 from embinit_fairseq.runs.metrics import SCORES, TEXT_SCORES, known_direction, recorded_metrics, wrong_direction
 from embinit_fairseq.runs.paired import SEED, TRIALS, randomisation_tests, seed_interval
 from embinit_fairseq.runs.record import Run
-from embinit_fairseq.runs.table import Result, Row, Table, curves_record, differing_options
+from embinit_fairseq.runs.result_table import Result, Row, Table, curves_record, differing_options
 
 #: the test, for the reader of a table
 TESTED = (

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from shards.tasks import finished_shards
-from wikibooks.cleaning import cleaner
+from wikibooks.clean_shards import cleaner
 from wikibooks.duplicates import read_documents
-from wikibooks.encode import Encoder
+from wikibooks.encode_shards import Encoder
 from wikibooks.split import shard_records
 
-from embinit_fairseq.corpora.binary import count
+from embinit_fairseq.corpora.fairseq_data import count
 from embinit_fairseq.io import read_json, write_json
 from embinit_fairseq.vocab.preparation_options import parse_steps
 from embinit_fairseq.vocab.preparation_record import record_preparation

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from shards.counts import WordSet, write_counts
 from shards.tasks import Task, finished_shards
-from wikibooks.cleaning import SYMBOLS, UNKNOWN
+from wikibooks.clean_shards import SYMBOLS, UNKNOWN
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import read_json, whole_folder

@@ -19,8 +19,8 @@ from typing import Any
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.io import read_lines
 from embinit_fairseq.vocab.segmentation import SEGMENTATION_FILES, Segmentation
-from embinit_fairseq.vocab.text import check_not_segmented, check_tokens
-from embinit_fairseq.vocab.tokens import PREFIX
+from embinit_fairseq.vocab.subword_styles import PREFIX
+from embinit_fairseq.vocab.text_checks import check_not_segmented, check_tokens
 
 
 def write_segmentation(

@@ -2,7 +2,8 @@
 
 work/raw/*/00000.txt -> work/clean/00000/{train.txt,valid.txt,words.txt,stats.json}
 
-The steps of `embinit_fairseq/vocab/steps.py` clean a line; they also prepare the text that a trained model is given.
+The steps of `embinit_fairseq/vocab/preparation_steps.py` clean a line; they also prepare the text that a trained model
+is given.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import whole_folder
 from embinit_fairseq.vocab.cleaning import SYMBOLS, UNKNOWN
 from embinit_fairseq.vocab.preparation_options import parse_steps
-from embinit_fairseq.vocab.steps import Preparation
+from embinit_fairseq.vocab.preparation_steps import Preparation
 
 MIN_CHARS = 20
 Sentences = list[list[str]]

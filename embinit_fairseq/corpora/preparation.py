@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq.corpora import binary
+from embinit_fairseq.corpora import fairseq_data
 from embinit_fairseq.corpora.checks import Checked, check_source, check_together, class_of
 from embinit_fairseq.corpora.plan import LEARNED, OURS, Column, Plan
 from embinit_fairseq.corpora.sources import LABEL, Source
@@ -26,7 +26,7 @@ from embinit_fairseq.io import whole_folder
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.preparation_options import written
 from embinit_fairseq.vocab.preparation_record import contents, tried, write_preparation
-from embinit_fairseq.vocab.steps import STEPS, Preparation
+from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
 
 #: description, total, unit -> tqdm's bar
 Bars = Callable[[str, int, str], Any]
@@ -169,14 +169,14 @@ def _binarise(
         if column.shares not in made:
             given = column.dictionary
             made[column.shares] = (
-                binary.load_dictionary(given)
+                fairseq_data.load_dictionary(given)
                 if given is not None
-                else binary.make_dictionary(counts[column.shares], request.min_count)
+                else fairseq_data.make_dictionary(counts[column.shares], request.min_count)
             )
         made[name] = made[column.shares]
     if plan.task == "sentence_prediction" and not request.regression:
         labels = plan.label_dictionary
-        made[LABEL] = binary.label_dictionary(classes) if labels is None else binary.load_dictionary(labels)
+        made[LABEL] = fairseq_data.label_dictionary(classes) if labels is None else fairseq_data.load_dictionary(labels)
     for name, dictionary in made.items():
         file = data / plan.dictionary_file(name)
         file.parent.mkdir(exist_ok=True)
@@ -188,9 +188,9 @@ def _binarise(
             prefix.parent.mkdir(exist_ok=True)
             prefix.with_name(f"{prefix.name}.label").write_bytes(text.read_bytes())
         elif source.is_label:
-            binary.binarise(text, made[LABEL], prefix, 1)
+            fairseq_data.binarise(text, made[LABEL], prefix, 1)
         else:
-            numbers = binary.binarise(text, made[source.column], prefix, request.jobs)
+            numbers = fairseq_data.binarise(text, made[source.column], prefix, request.jobs)
             splits.append({"split": source.split, "column": source.column, **numbers._asdict(), "share": numbers.share})
         bar.update()
     return splits, {plan.dictionary_file(name): len(made[name]) for name in plan.columns}

@@ -1,6 +1,7 @@
 """Print the trainings of a grid for `embinit grid`: pairs of embeddings, transformers, bags of words.
 
-    python scripts/textcls/grid.py --data data/mr --runs runs/mr --vectors a=a.txt b=b.txt | embinit grid - --logs logs
+    python scripts/textcls/list_trainings.py --data data/mr --runs runs/mr --vectors a=a.txt b=b.txt |
+        embinit grid - --logs logs
 
 --models:
     couples            every pair of --vectors, and each with itself, by --arch duo_classifier (NAME+NAME: one pair)

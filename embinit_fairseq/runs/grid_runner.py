@@ -18,7 +18,7 @@ from typing import Any
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import cores, make_folder
 from embinit_fairseq.runs.jobs import Cluster, Task, ThisMachine, visible_gpus
-from embinit_fairseq.runs.run import STOPPED
+from embinit_fairseq.runs.training import STOPPED
 
 _NAMED = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.+=@-]*): +(?=\S)")
 #: seconds between two looks at the jobs of this machine and of a cluster, and between two lines of progress

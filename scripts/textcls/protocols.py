@@ -27,7 +27,7 @@ from tsv import read_rows
 from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import DataError, OptionError, one_line
 from embinit_fairseq.io import read_lines, whole_folder, write_json
-from embinit_fairseq.vocab.steps import Preparation
+from embinit_fairseq.vocab.preparation_steps import Preparation
 
 
 class Example(NamedTuple):

@@ -19,7 +19,7 @@ from typing import Any
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.io import read_json
 from embinit_fairseq.vocab.codes import load_sentencepiece
-from embinit_fairseq.vocab.tokens import CONTINUES, PREFIX, unescape
+from embinit_fairseq.vocab.subword_styles import CONTINUES, PREFIX, unescape
 
 #: fairseq's symbol, which also replaces a tokenizer's own unknown token
 UNKNOWN = "<unk>"

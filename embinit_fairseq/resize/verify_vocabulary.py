@@ -28,8 +28,8 @@ from embinit_fairseq.init.methods import EXPANSION, METHODS, Recipe, new_rows, r
 from embinit_fairseq.resize.core import Change, load_result, tensors_of
 from embinit_fairseq.resize.evaluation import Batch, divergence, logits, read_text
 from embinit_fairseq.resize.expand import Expansion
-from embinit_fairseq.resize.source import Source
-from embinit_fairseq.resize.tables import output_names
+from embinit_fairseq.resize.old_model import Source
+from embinit_fairseq.resize.symbol_tensors import output_names
 
 QUANTILES = (0.5, 0.9, 0.99)
 #: methods that are measured next to the chosen one, since they need only the checkpoint

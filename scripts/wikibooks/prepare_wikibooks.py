@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from shards.engines import Engine
-from wikibooks import cleaning, report, split
+from wikibooks import clean_shards, report_wikibooks, split
 from wikibooks.steps import steps
 
 from embinit_fairseq.arguments import ArgumentParser
@@ -17,12 +17,12 @@ def prepare(args: argparse.Namespace) -> None:
     """Run the steps that are not done yet."""
     work = args.output / "work"
     engine = Engine.from_arguments(args, work / "logs")
-    cleaning.check_libraries(args.duplicates)  # before the work begins
+    clean_shards.check_libraries(args.duplicates)  # before the work begins
     if not (work / "raw").exists():
         for path in args.input:
             split.check_input(path)
     if engine.run(steps(args)):
-        print("\n".join(report.in_words(report.write_report(args.output))))
+        print("\n".join(report_wikibooks.in_words(report_wikibooks.write_report(args.output))))
 
 
 def main() -> None:
