@@ -1,8 +1,10 @@
 """Count nasty raw lines whose ids differ between the data of `embinit prepare`, the hub, and an exported folder.
 
-    python benchmarks/export_text.py --checkpoint C.pt --data DATA --export DIR [--transformers SITE_PACKAGES ...]
+    python benchmarks/export_text.py --checkpoint C.pt --data DATA [--export DIR] [--transformers SITE_PACKAGES ...]
 
-DATA has dict.txt and preparation.json, with which the lines are prepared and binarised; DIR is of `embinit export-hf`.
+DATA has preparation.json and dict.txt (of a translation model: those of its languages; the source's text is compared),
+with which the lines are prepared and binarised; DIR is of `embinit export-hf`,
+without which the hub alone is compared; models of fairseq itself have no hub that prepares text.
 Each SITE_PACKAGES is a folder with another version of transformers. Prints one line for each way: name, lines, lines
 with other ids than the binarised data.
 """
@@ -82,23 +84,31 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True, help="folder of dict.txt and preparation.json")
-    parser.add_argument("--export", required=True, help="folder of embinit export-hf")
+    parser.add_argument("--export", help="folder of embinit export-hf")
     parser.add_argument("--transformers", nargs="*", default=[], help="folders with other versions")
     parser.add_argument("--lines", type=int, default=2000)
     args = parser.parse_args()
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
     import embinit_fairseq  # noqa: F401  registers the models
-    from embinit_fairseq.models.tupe import TupeModel
+    from embinit_fairseq.checkpoints.build import languages_of
+    from embinit_fairseq.checkpoints.reading import load_model_checkpoint, options_of
     from embinit_fairseq.vocab.dictionary import read_dictionary
 
-    dictionary = str(args.data / "dict.txt")
+    state = load_model_checkpoint(str(args.checkpoint))
+    languages = languages_of(options_of(state, "task"), str(args.checkpoint))
+    dictionary = str(args.data / ("dict.txt" if languages is None else f"dict.{languages[0]}.txt"))
     symbols = read_dictionary(dictionary).symbols[4:]
     # text in which most lines have subwords is refused
     lines = nasty_lines(args.lines, [symbol.replace("@@", "").strip("▁") for symbol in symbols])
-    hub = TupeModel.from_pretrained(str(args.checkpoint.parent), args.checkpoint.name, str(args.data))
-    ways = {"hub": [hub.encode(line).tolist() for line in lines]}
-    begins = ways["hub"][0][:-1]  # the first line is empty: what an input has in front
+    options = options_of(state, "model")
+    model = ARCH_MODEL_REGISTRY[options.get("_name") or options["arch"]]
+    ways, begins = {}, [] if languages else [0]  # an encoder's input begins with <s>
+    if hasattr(model, "hub"):
+        hub = model.from_pretrained(str(args.checkpoint.parent), args.checkpoint.name, str(args.data))
+        ways["hub"] = [hub.encode(line).tolist() for line in lines]
     expected = [begins + ids for ids in prepared_ids(dictionary, lines)]
-    for packages in (None, *args.transformers):
+    for packages in (None, *args.transformers) if args.export else ():
         version, ids = exported_ids(args.export, lines, packages)
         ways[f"export, transformers {version}"] = ids
     for name, ids in ways.items():

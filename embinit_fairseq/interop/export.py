@@ -108,7 +108,7 @@ def export(request: ExportRequest) -> dict[str, Any]:
     folders = [folder for folder in (request.tokenizer, request.gpt2_bpe) if folder]
     check_folder(request.output, request.force, FILES, [*files.values(), *folders])
     dictionaries = {name: getattr(request, name) for name in names if name.endswith("dictionary")}
-    trained = open_trained(request.checkpoint, head=request.head, **dictionaries)
+    trained = open_trained(request.checkpoint, head=request.head, preparation=request.preparation, **dictionaries)
     tokenizers = {name: choose_tokenizer(request, trained, name) for name in trained.sides}
     trained.model.to(getattr(torch, request.dtype))
     with whole_folder(request.output, request.force, FILES) as folder:

@@ -278,7 +278,7 @@ def _prepared(request: ExportRequest, side: Side) -> Preparation:
     given = _given(request)
     lowercase = None if request.lowercase is None else request.lowercase == "yes"
     if request.preparation is not None:
-        steps = stated_steps(request.preparation, _language(request, side), lowercase, given)
+        steps = stated_steps(request.preparation, request.lang or side.language, lowercase, given)
         return Preparation(steps, contents(given, side.symbols))
     if side.recorded is None and given:
         return Preparation(stated_steps("none", None, lowercase, given), contents(given, side.symbols))
@@ -335,18 +335,6 @@ def _python(request: ExportRequest, side: Side) -> Tokenizer:
 
 def _pipeline(prepare: Preparation) -> Callable[[str], str]:
     return lambda line: " ".join(prepare(line, mask=True))
-
-
-def _language(request: ExportRequest, side: Side) -> str:
-    """Return the two-letter code of a text's language: `zh` for `zh_CN`; `en` if a training named it `source`, say."""
-    from fairseq_compat.languages import UnknownLanguageError, language
-
-    try:
-        return language(request.lang or side.language or "en")
-    except UnknownLanguageError as error:
-        if request.lang:
-            raise OptionError(f"--lang {error}") from error
-        return "en"
 
 
 def _marian(request: ExportRequest, side: Side, prepare: Preparation) -> Tokenizer:

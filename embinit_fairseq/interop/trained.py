@@ -173,6 +173,7 @@ def open_trained(
     label_dictionary: str | None = None,
     head: str | None = None,
     target_dictionary: str | None = None,
+    preparation: str | None = None,
 ) -> Trained:
     """Read, check and build a checkpoint.
 
@@ -180,6 +181,7 @@ def open_trained(
         checkpoint: its path.
         dictionary, target_dictionary, label_dictionary: paths; None to find the file of the training.
         head: name of the classification head; None to choose it.
+        preparation: the steps that the user states; a record that does not fit is then no error.
 
     Raises:
         CheckpointError: the checkpoint is damaged, does not fit the dictionaries, or is of a model or a task that
@@ -200,7 +202,7 @@ def open_trained(
     texts = [Path(path).read_bytes().decode("utf-8") for path in paths.values()]
     model, task = load(checkpoint, state, languages, Texts(texts[0], texts[-1]))
     source, target = (
-        None if side is None else dataclasses.replace(side, recorded=find_preparation(side.path, state))
+        None if side is None else dataclasses.replace(side, recorded=_recorded(side.path, state, preparation))
         for side in _sides(model, task, languages, list(paths.values()), options)
     )
     assert source is not None
@@ -211,6 +213,16 @@ def open_trained(
     if (refused := architecture.refused(trained)) is not None:
         raise CheckpointError(f"{checkpoint} (--arch {arch}): {refused}")
     return dataclasses.replace(trained, labels=_labels(trained, label_dictionary), numbers=_numbers(trained))
+
+
+def _recorded(dictionary: str, state: dict[str, Any], stated: str | None) -> Recorded | None:
+    """Return the record of a dictionary's text, None if there is none, or if a stated one takes a stale one's place."""
+    try:
+        return find_preparation(dictionary, state)
+    except DataError:
+        if stated is None:
+            raise
+        return None
 
 
 def load(path: str, state: dict[str, Any], languages: tuple[str, str] | None, texts: Texts) -> tuple[Any, Any]:

@@ -200,13 +200,12 @@ def test_codes_alone_segment_and_nothing_else(prepared, tmp_path, capsys, caplog
 
 
 def test_text_whose_preparation_nobody_knows_is_refused(prepared, tmp_path, capsys, monkeypatch):
-    folder, codes = prepared.folder, ("--bpe-codes", prepared.folder / "codes")
+    folder = prepared.folder
     (folder / "others").write_text(CODES.replace("g e</w>\n", ""))
     for flags, parts in (
         (["--verify-text", folder / "cut"], ("before segmentation",)),
         (["--bpe-codes", folder / "others"], ("--bpe-codes", "give that one")),
         (["--lang", "de"], ("--lang de", "--preparation")),
-        (["--preparation", "moses", *codes, "--lang", "xq"], ("--lang", "xq")),
         (["--preparation", "moses,bpe"], ("give it by --bpe-codes",)),
         (["--preparation", "mosses"], ("--preparation mosses", "choose from")),
     ):
@@ -271,6 +270,20 @@ def test_the_hub_of_a_translation_model_prepares_text_as_an_exported_tokenizer_d
         assert hub.encode("Lower's, LOWx.").tolist() == expected
         assert isinstance(hub.translate("Lower's, low.", beam=2), str)
         assert hub.decode(checkpoint.task.target_dictionary.encode_line("lo@@ w &apos;s , lo@@ w .")) == "low's, low."
+
+
+def test_stated_steps_take_the_place_of_a_record_that_does_not_fit(prepared, capsys, caplog):
+    """The record of another dictionary stops the export, not what the user says instead."""
+    record(prepared, "lowercase,moses,bpe", codes=prepared.folder / "codes")
+    file = Path(prepared.dictionary).with_name("preparation.json")
+    content = json.loads(file.read_text())
+    content["dictionaries"]["dict.txt"]["symbols"] = "0" * 16
+    file.write_text(json.dumps(content))
+    assert "name the steps" in refused(capsys, prepared)
+    steps = ["--preparation", "moses,bpe", "--bpe-codes", prepared.folder / "codes"]
+    assert export_hf(prepared, *steps, "--lang", "xq") == 0
+    assert [step["step"] for step in steps_of(prepared.output)] == ["moses", "bpe"]
+    assert "xq is not the code" in caplog.text  # English rules, as in every other command
 
 
 # ---- sentencepiece
