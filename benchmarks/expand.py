@@ -49,9 +49,9 @@ def ours(matrix: torch.Tensor, k: int, method: str = "gaussian") -> Work:
     from embinit_fairseq.resize.symbol_tensors import with_rows
 
     rows = np.arange(len(matrix))
-    row_map = np.concatenate([rows, np.full(k, -1)])
-    recipe = recipe_of(method, Given(len(rows), row_map, row_map < 0, (rows, None)))
-    return lambda: with_rows(matrix, row_map, new_rows(recipe, {"matrix": [matrix]})["matrix"][0])
+    old_row = np.concatenate([rows, np.full(k, -1)])
+    recipe = recipe_of(method, Given(len(rows), old_row, old_row < 0, (rows, None)))
+    return lambda: with_rows(matrix, old_row, new_rows(recipe, {"matrix": [matrix]})["matrix"][0])
 
 
 def hugging_face(matrix: torch.Tensor, k: int) -> Work:

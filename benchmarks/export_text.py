@@ -91,8 +91,9 @@ def main() -> None:
     from fairseq.models import ARCH_MODEL_REGISTRY
 
     import embinit_fairseq  # noqa: F401  registers the models
+    from embinit_fairseq.checkpoint_file import options_of
     from embinit_fairseq.checkpoints.build import languages_of
-    from embinit_fairseq.checkpoints.reading import load_model_checkpoint, options_of
+    from embinit_fairseq.checkpoints.loading import load_model_checkpoint
     from embinit_fairseq.vocab.dictionary import read_dictionary
 
     state = load_model_checkpoint(str(args.checkpoint))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from embinit_fairseq.checkpoint_file import options_of
 from embinit_fairseq.checkpoints.defaults import add_missing_options
-from embinit_fairseq.checkpoints.loading import load_checkpoint, options_of
+from embinit_fairseq.checkpoints.loading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError
 from embinit_fairseq.io import check_is_file
 

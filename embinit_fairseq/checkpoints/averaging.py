@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embinit_fairseq.checkpoints.loading import load_checkpoint, options_of, updates_of
+from embinit_fairseq.checkpoint_file import options_of, updates_of
+from embinit_fairseq.checkpoints.loading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError, OptionError, counted
 from embinit_fairseq.io import check_file, whole_file
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embinit_fairseq.checkpoints.loading import options_of
+from embinit_fairseq.checkpoint_file import options_of
 from embinit_fairseq.errors import CheckpointError, EmbinitError, OptionError
 from embinit_fairseq.io import temporary_folder
 

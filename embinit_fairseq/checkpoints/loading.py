@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from embinit_fairseq.checkpoint_file import load_safely
 from embinit_fairseq.errors import CheckpointError, DataError
 from embinit_fairseq.init.init_report import other_dictionaries
 from embinit_fairseq.io import check_is_file
-from embinit_fairseq.vectors.fairseq_checkpoint import options_of as options_of
-from embinit_fairseq.vectors.fairseq_checkpoint import updates_of as updates_of
-from embinit_fairseq.vectors.torch_file import load_safely
+
+#: while fairseq loads a checkpoint for use: the options that replace its own
+overrides: ContextVar[dict[str, Any] | None] = ContextVar("overrides", default=None)
+
+
+def is_loaded_for_use() -> bool:
+    """Return True while a checkpoint is loaded for anything but training (fairseq-generate, from_pretrained, ...)."""
+    return overrides.get() is not None
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:

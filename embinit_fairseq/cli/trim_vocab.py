@@ -50,11 +50,11 @@ def run(args: argparse.Namespace) -> int:
 
     texts = {"keep_text": tuple(args.keep_text), "keep": tuple(args.keep)}
     request = request_of(TrimRequest, args, dictionary=args.dict, **texts)
-    with trimming(request) as (source, change, folder, record):
+    with trimming(request) as (old_model, change, folder, record):
         if args.verify:
             from embinit_fairseq.resize.verify_vocabulary import verify_trim
 
-            record["verify"] = verify_trim(source, change, folder, args.verify, verify_progress(args))
+            record["verify"] = verify_trim(old_model, change, folder, args.verify, verify_progress(args))
     show(record, render, args.json)
     return int(not record.get("verify", {}).get("holds", True))
 

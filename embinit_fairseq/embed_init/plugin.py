@@ -12,7 +12,6 @@ import functools
 import sys
 from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable
-from contextvars import ContextVar
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +25,7 @@ from fairseq.registry import REGISTRIES
 
 from embinit_fairseq.arguments import add_up
 from embinit_fairseq.checkpoints.defaults import add_missing_options, warn_of_unknown_options
-from embinit_fairseq.checkpoints.loading import initialisation_record
+from embinit_fairseq.checkpoints.loading import initialisation_record, overrides
 from embinit_fairseq.checkpoints.preparations import OPTION, records_for_checkpoints
 from embinit_fairseq.embed_init.fill import embed_init
 from embinit_fairseq.embed_init.options import EMBED_INIT_REGISTRY, EmbedInitOptions, extend_config, flag_of
@@ -35,8 +34,6 @@ from embinit_fairseq.embed_init.restore import check_dictionary, check_fits, che
 from embinit_fairseq.embed_init.slots import Slot, find_slots
 from embinit_fairseq.errors import EmbinitError, SlotError
 
-#: while a checkpoint is loaded for use: the options that replace its own
-_overrides: ContextVar[dict[str, Any] | None] = ContextVar("overrides", default=None)
 _MARK = "_embinit_wrapped"
 
 
@@ -54,20 +51,15 @@ def wrap(module: Any, name: str, around: Callable[..., Any]) -> None:
     setattr(module, name, wrapped)
 
 
-def is_loaded_for_use() -> bool:
-    """Return True while a checkpoint is loaded for anything but training (fairseq-generate, from_pretrained, ...)."""
-    return _overrides.get() is not None
-
-
 def _build_model(inner: Callable[..., Any], cfg: Any, task: Any, from_checkpoint: bool = False) -> Any:
     """Build fairseq's model; fill it unless its weights come from a checkpoint."""
-    overrides = _overrides.get()
-    if overrides is not None or from_checkpoint:
+    replaced = overrides.get()
+    if replaced is not None or from_checkpoint:
         warn_of_unknown_options(cfg)
     add_missing_options(cfg)
     model = inner(cfg, task, from_checkpoint)
-    if overrides is not None:
-        check_overrides(model, overrides)
+    if replaced is not None:
+        check_overrides(model, replaced)
         record = initialisation_record({"args": cfg, "cfg": {"model": cfg}})
         if record is not None:
             check_dictionary(record, _slots(model, task), "this checkpoint")
@@ -84,7 +76,7 @@ def prepare_training(model: Any, task: Any, cfg: Any) -> None:
         store_record(cfg, preparation, OPTION)
     checkpoint = find_checkpoint(request)
     if hasattr(model, "check_training"):
-        model.check_training(checkpoint)
+        model.check_training(checkpoint, request)
     if checkpoint is not None:
         check_fits(checkpoint, model, cfg, _slots(model, task))
     if request.strategy is not None:
@@ -104,11 +96,11 @@ def _slots(model: Any, task: Any) -> dict[str, Slot]:
 def _load_model_ensemble_and_task(
     inner: Callable[..., Any], filenames: list[str], arg_overrides: dict[str, Any] | None = None, *args: Any, **kw: Any
 ) -> Any:
-    before = _overrides.set(arg_overrides or {})
+    before = overrides.set(arg_overrides or {})
     try:
         return inner(filenames, arg_overrides, *args, **kw)
     finally:
-        _overrides.reset(before)
+        overrides.reset(before)
 
 
 def _convert_namespace(inner: Callable[..., Any], args: Any) -> Any:

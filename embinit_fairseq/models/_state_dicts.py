@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from embinit_fairseq.embed_init.plugin import is_loaded_for_use
+from embinit_fairseq.checkpoints.loading import is_loaded_for_use
 from embinit_fairseq.errors import OptionError
 
 logger = logging.getLogger(__name__)

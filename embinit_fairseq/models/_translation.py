@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.models._hub import TranslationHub, load_hub
 from embinit_fairseq.models._options import layer_config, side_option
-from embinit_fairseq.modules.attention_kernels import AttentionBias, choose_kernel, prepare
+from embinit_fairseq.modules.attention_kernels import AttentionContext, choose_kernel, prepare
 from embinit_fairseq.modules.decoder_layer import DecoderCache, beam_of, causal, distinct_rows
 from embinit_fairseq.modules.encoder_layer import LayerConfig
 from embinit_fairseq.modules.fixed_positions import Rotation
@@ -45,7 +45,7 @@ class Side:
     attention_kernel: str
     num_streams: int
 
-    def attention_bias(
+    def attention_context(
         self,
         x: Tensor,
         training: bool,
@@ -53,8 +53,8 @@ class Side:
         padding_mask: Tensor | None,
         step: bool = False,
         rotation: Rotation | None = None,
-    ) -> AttentionBias:
-        """Return the bias of attention on x (..., C); padding_mask (B, S) is repeated for the streams.
+    ) -> AttentionContext:
+        """Return the context of attention on x (..., C); padding_mask (B, S) is repeated for the streams.
 
         For a step of one query fusing saves nothing on a CPU, and plain products are faster.
         """
@@ -183,12 +183,12 @@ class TranslationEncoder(Layers, FairseqEncoder):
         """Return the output of the last layer, after the other hidden states if wanted."""
         x = self.embed(tokens, padding_mask)
         bias, rotation = self.bias(tokens.shape[1]), self.rotation(tokens.shape[1])
-        attn_bias = self.side.attention_bias(x, self.training, bias, padding_mask, rotation=rotation)
+        context = self.side.attention_context(x, self.training, bias, padding_mask, rotation=rotation)
         hiddens = []
         for layer in self.layers:
             if all_hiddens:
                 hiddens.append(x)
-            x = layer(x, attn_bias)
+            x = layer(x, context)
         return [*hiddens, x if self.layer_norm is None else self.layer_norm(x)]
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
@@ -277,17 +277,17 @@ class TranslationDecoder(Layers, FairseqIncrementalDecoder):
         x, is_step = self.embed(tokens, seen), cache is not None
         bias = self.bias(x, tokens.shape[1], cache)
         rotation = self.rotation(tokens.shape[1], seen)
-        self_bias = self.side.attention_bias(x, self.training, bias, None, is_step, rotation)
+        self_context = self.side.attention_context(x, self.training, bias, None, is_step, rotation)
         src_padding = next(iter(encoder_out["encoder_padding_mask"]), None)
         if cache is not None and src_padding is not None:
             src_padding = src_padding[:: cache.beam]
-        cross_bias = self.side.attention_bias(x, self.training, None, src_padding, is_step)
+        cross_context = self.side.attention_context(x, self.training, None, src_padding, is_step)
         streams = None if cache is not None else self.streams(encoder_out)
         weights, states = None, [x]
         for number, layer in enumerate(cast(Any, self.layers)):
             memory = layer.encoder_attn.memory(streams) if cache is None else cache.memory[number]
             extend = None if cache is None else functools.partial(cache.extend, number)
-            x, weights = layer(x, self_bias, memory, cross_bias, layer is self.layers[-1], extend)
+            x, weights = layer(x, self_context, memory, cross_context, layer is self.layers[-1], extend)
             states.append(x)
         if cache is not None:
             cache.advance(x.shape[-2])

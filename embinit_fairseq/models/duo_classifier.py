@@ -17,8 +17,6 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
-from embinit_fairseq.embed_init.options import EMBED_INIT_REGISTRY
-from embinit_fairseq.embed_init.request import InitRequest, request_from
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.models._options import check_ranges, option
 from embinit_fairseq.models.embinit_classifier import Classifier, ClassifierHub
@@ -121,13 +119,17 @@ class DuoClassifier(Classifier, BaseFairseqModel):
             name: (table, self.dictionary, self) for name, table in zip(SLOTS, (self.embed_tokens, self.embed_tokens_p))
         }
 
-    def check_training(self, checkpoint: Any) -> None:
-        """Raise OptionError, before a training, for options that cannot work; warn of matrices that stay random."""
-        request = request_from(self.cfg)
+    def check_training(self, checkpoint: Any, request: Any) -> None:
+        """Raise OptionError, before a training, for options that cannot work; warn of matrices that stay random.
+
+        Args:
+            checkpoint: that the training continues from, or None.
+            request: the options of `--embed-init`.
+        """
         if self.cfg.train_embeddings:
             return
         if checkpoint is None:
-            _check_sources(request)
+            _check_vectors(request)
         partly = [freeze for freeze in request.options.embed_init_freeze or () if ":" in freeze]
         if partly:
             raise OptionError(
@@ -136,10 +138,9 @@ class DuoClassifier(Classifier, BaseFairseqModel):
             )
 
 
-def _check_sources(request: InitRequest) -> None:
+def _check_vectors(request: Any) -> None:
     """Raise unless both matrices, which are not trained, get vectors. A strategy without vectors may be a baseline."""
-    strategy = EMBED_INIT_REGISTRY.get(request.strategy)
-    if strategy is None or not strategy.needs_source:
+    if request.strategy is None or not request.embed_init.needs_source:
         logger.warning(
             "THE EMBEDDING MATRICES STAY RANDOM: give them vectors (--embed-init pretrained --embed-init-path "
             "encoder=FILE encoder_p=FILE), or train them (--train-embeddings)"

@@ -161,7 +161,7 @@ class TupeModel(WithHeads, FairseqEncoderModel):
         """Return fairseq's name for targets that come from the source."""
         return {"self"}
 
-    def check_training(self, checkpoint: Any) -> None:
+    def check_training(self, checkpoint: Any, request: Any) -> None:
         """Raise OptionError, before a training, for options that have no effect and kernels that cannot train."""
         cfg = self.cfg
         kind = POSITION_ENCODINGS[str(cfg.position_encoding)]

@@ -86,7 +86,7 @@ class TupeTransformerModel(TranslationModel):
         decoder = TupeTransformerDecoder(cfg, sides[1], target, tables[1], dims[0])
         return cls.initialised(cfg, encoder, decoder, tables)
 
-    def check_training(self, checkpoint: Any) -> None:
+    def check_training(self, checkpoint: Any, request: Any) -> None:
         """Raise OptionError, before a training, for options that have no effect."""
         is_untied, of_buckets = str(self.cfg.positions) == "untied", (self.cfg.rel_pos, "needs --rel-pos")
         needs = {"rel_pos": (is_untied, "needs --positions untied"), "rel_pos_bins": of_buckets}

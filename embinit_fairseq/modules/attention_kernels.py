@@ -24,8 +24,8 @@ from embinit_fairseq.modules.fixed_positions import Rotation
 
 
 @dataclass(frozen=True)
-class AttentionBias:
-    """The bias that attention adds to its logits.
+class AttentionContext:
+    """What attention needs besides queries, keys and values, the same in all layers of one forward pass.
 
     Args:
         kernel: the kernel that computes attention.
@@ -46,14 +46,14 @@ class AttentionBias:
 
 def prepare(
     kernel: str, bias: Tensor | None, padding_mask: Tensor | None, rotation: Rotation | None = None
-) -> AttentionBias:
-    """Return the bias of all layers of one forward pass."""
-    return AttentionBias(kernel, bias, padding_mask, _PREPARE[kernel](bias, padding_mask), rotation=rotation)
+) -> AttentionContext:
+    """Return the context of all layers of one forward pass."""
+    return AttentionContext(kernel, bias, padding_mask, _PREPARE[kernel](bias, padding_mask), rotation=rotation)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, attn_bias: AttentionBias, scale: float, dropout: float = 0.0) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, scale: float, dropout: float = 0.0) -> Tensor:
     """Compute attention: q (B, H, T, d), k and v (B, H, S, d) -> (B, H, T, d). dropout: rate for probabilities."""
-    return _ATTEND[attn_bias.kernel](q, k, v, attn_bias, scale, dropout)
+    return _ATTEND[context.kernel](q, k, v, context, scale, dropout)
 
 
 # ---- The choice of a kernel ----
@@ -106,20 +106,20 @@ def _check_flex(device: str, dtype: torch.dtype, head_dim: int, dropout: float, 
 # ---- eager ----
 
 
-def attention_weights(q: Tensor, k: Tensor, attn_bias: AttentionBias, scale: float) -> Tensor:
+def attention_weights(q: Tensor, k: Tensor, context: AttentionContext, scale: float) -> Tensor:
     """Return softmax(q k^T * scale + bias), (B, H, T, S), in at least single precision."""
     scores = (q * scale) @ k.transpose(-2, -1)  # in place from here: its gradient does not need it
-    if attn_bias.bias is not None:
-        scores.add_(attn_bias.bias)
-    if attn_bias.padding_mask is not None:
-        scores.masked_fill_(attn_bias.padding_mask[:, None, None], torch.finfo(scores.dtype).min)
+    if context.bias is not None:
+        scores.add_(context.bias)
+    if context.padding_mask is not None:
+        scores.masked_fill_(context.padding_mask[:, None, None], torch.finfo(scores.dtype).min)
     return F.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
 
-def _eager(q: Tensor, k: Tensor, v: Tensor, attn_bias: AttentionBias, scale: float, dropout: float) -> Tensor:
-    weights = attention_weights(q, k, attn_bias, scale).to(v.dtype)
-    if attn_bias.weights is not None:
-        attn_bias.weights.append(weights)
+def _eager(q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, scale: float, dropout: float) -> Tensor:
+    weights = attention_weights(q, k, context, scale).to(v.dtype)
+    if context.weights is not None:
+        context.weights.append(weights)
     return F.dropout(weights, dropout) @ v
 
 
@@ -135,8 +135,8 @@ def _sdpa_mask(bias: Tensor | None, padding_mask: Tensor | None) -> Tensor | Non
     return bias.masked_fill(padding_mask[:, None, None], torch.finfo(bias.dtype).min)
 
 
-def _sdpa(q: Tensor, k: Tensor, v: Tensor, attn_bias: AttentionBias, scale: float, dropout: float) -> Tensor:
-    mask = attn_bias.prepared
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, scale: float, dropout: float) -> Tensor:
+    mask = context.prepared
     if mask is not None and mask.dtype != torch.bool:
         mask = mask.to(q.dtype)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
@@ -167,11 +167,11 @@ def _compiled_flex() -> Callable:
     return torch.compile(flex_attention)
 
 
-def _flex(q: Tensor, k: Tensor, v: Tensor, attn_bias: AttentionBias, scale: float, dropout: float) -> Tensor:
+def _flex(q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, scale: float, dropout: float) -> Tensor:
     from torch.nn.attention.flex_attention import flex_attention
 
     kernel: Any = _compiled_flex() if q.is_cuda else flex_attention  # on a CPU it is for tests only
-    return kernel(q, k, v, score_mod=attn_bias.prepared, scale=scale)
+    return kernel(q, k, v, score_mod=context.prepared, scale=scale)
 
 
 _PREPARE = {"eager": lambda bias, padding_mask: None, "sdpa": _sdpa_mask, "flex": _flex_score_mod}

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from embinit_fairseq.modules.attention_kernels import AttentionBias, attend, attention_weights
+from embinit_fairseq.modules.attention_kernels import AttentionContext, attend, attention_weights
 from embinit_fairseq.modules.encoder_layer import Attention, EncoderLayer, LayerConfig
 
 #: keys and values of the encoder's output, (N, H, S, d)
@@ -46,7 +46,7 @@ class CrossAttention(Attention):
         return self.split_heads(k), self.split_heads(v)
 
     def forward(
-        self, x: Tensor, memory: Memory, attn_bias: AttentionBias, need_weights: bool = False
+        self, x: Tensor, memory: Memory, context: AttentionContext, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Return cross(x, h), of the shape of x (..., T, C), and the weights (..., H, T, S) if needed, else None.
 
@@ -57,11 +57,11 @@ class CrossAttention(Attention):
         beam, weights = len(q) // len(memory[0]), None
         q = _join_beam(q, beam)
         if need_weights:
-            weights = attention_weights(q, memory[0], attn_bias, self.scale)
+            weights = attention_weights(q, memory[0], context, self.scale)
             y = F.dropout(weights, self.active_dropout).to(x.dtype) @ memory[1]
             weights = _split_beam(weights, beam).unflatten(0, x.shape[:-2])
         else:
-            y = attend(q, *memory, attn_bias, self.scale, self.active_dropout)
+            y = attend(q, *memory, context, self.scale, self.active_dropout)
         return self.out_proj(_split_beam(y, beam).transpose(1, 2).reshape(x.shape)), weights
 
 
@@ -84,24 +84,24 @@ class DecoderLayer(EncoderLayer):
     def forward(  # type: ignore[override]  # a decoder layer is no encoder layer, but has its parts
         self,
         x: Tensor,
-        self_bias: AttentionBias,
+        self_context: AttentionContext,
         memory: Memory,
-        cross_bias: AttentionBias,
+        cross_context: AttentionContext,
         need_weights: bool = False,
         extend: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the layer's output, of the shape of x (..., T, C), and the weights of cross-attention or None.
 
         Args:
-            self_bias: bias of self-attention, causal mask included.
+            self_context: of self-attention; its bias has the causal mask.
             memory: keys and values of `encoder_attn`.
             need_weights: return the weights (..., H, T, S).
             extend: in incremental decoding, see `SelfAttention`; x are then the new tokens.
         """
         norm = self.self_attn_layer_norm
-        x = self.after(x, self.self_attn(self.before(x, norm), self_bias, extend=extend), norm)
+        x = self.after(x, self.self_attn(self.before(x, norm), self_context, extend=extend), norm)
         norm = self.encoder_attn_layer_norm
-        y, weights = self.encoder_attn(self.before(x, norm), memory, cross_bias, need_weights)
+        y, weights = self.encoder_attn(self.before(x, norm), memory, cross_context, need_weights)
         return self.feed_forward(self.after(x, y, norm)), weights
 
 

@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from embinit_fairseq.modules.attention_kernels import AttentionBias, attend
+from embinit_fairseq.modules.attention_kernels import AttentionContext, attend
 from embinit_fairseq.modules.decoder_layer import CrossAttention, DecoderLayer, Memory
 from embinit_fairseq.modules.encoder_layer import Attention, EncoderLayer, LayerConfig
 
@@ -120,13 +120,13 @@ class DuoSelfAttention(Attention):
     def forward(
         self,
         x: Tensor,
-        attn_bias: AttentionBias,
+        context: AttentionContext,
         extend: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
     ) -> Tensor:
         """Return A^S and A^P of x (n, B, T, C), each in the place of its residual.
 
         Args:
-            attn_bias: its padding mask has n B rows, stream by stream.
+            context: its padding mask has n B rows, stream by stream.
             extend: see `SelfAttention`; the n B rows come stream by stream.
         """
         if self.sharing.common:
@@ -137,7 +137,7 @@ class DuoSelfAttention(Attention):
         q, k, v = map(self.split_heads, (q, *self.sharing.keys_and_values(kv)))
         if extend is not None:
             k, v = extend(k, v)
-        y = attend(q, k, v, attn_bias, self.scale, self.active_dropout)
+        y = attend(q, k, v, context, self.scale, self.active_dropout)
         y = self.out_proj(y.transpose(1, 2).reshape(x.shape))
         return exchange(y) if self.duo_norm else y
 
@@ -159,13 +159,13 @@ class DuoCrossAttention(CrossAttention):
         return self.split_heads(k), self.split_heads(v)
 
     def forward(
-        self, x: Tensor, memory: Memory, attn_bias: AttentionBias, need_weights: bool = False
+        self, x: Tensor, memory: Memory, context: AttentionContext, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Return C^S and C^P of x (n, B, T, C), each in the place of its residual, and the weights (n, B, H, T, S).
 
         Weights are in the order of the streams that ask.
         """
-        y, weights = super().forward(x, memory, attn_bias, need_weights)
+        y, weights = super().forward(x, memory, context, need_weights)
         return exchange(y) if self.duo_norm else y, weights
 
 

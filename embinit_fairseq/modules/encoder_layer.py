@@ -18,7 +18,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from embinit_fairseq.modules.attention_kernels import AttentionBias, attend
+from embinit_fairseq.modules.attention_kernels import AttentionContext, attend
 
 #: choices of --activation-fn; gelu is the exact one (erf)
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
@@ -103,7 +103,7 @@ class SelfAttention(Attention):
     def forward(
         self,
         x: Tensor,
-        attn_bias: AttentionBias,
+        context: AttentionContext,
         projections: tuple[Tensor, Tensor] | None = None,
         packing: Packing | None = None,
         extend: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
@@ -120,11 +120,11 @@ class SelfAttention(Attention):
         if projections is not None:
             q, k = q + projections[0], k + projections[1]
         q, k, v = self.split_heads(q), self.split_heads(k), self.split_heads(v)
-        if attn_bias.rotation is not None:
-            q, k = attn_bias.rotation(q, k)
+        if context.rotation is not None:
+            q, k = context.rotation(q, k)
         if extend is not None:
             k, v = extend(k, v)
-        y = attend(q, k, v, attn_bias, self.scale, self.active_dropout).transpose(1, 2).flatten(2)
+        y = attend(q, k, v, context, self.scale, self.active_dropout).transpose(1, 2).flatten(2)
         return self.out_proj(y if packing is None else packing.pack(y))
 
 
@@ -155,10 +155,10 @@ class EncoderLayer(nn.Module):
         self.dropout = nn.Dropout(cfg.dropout)
         self.activation_dropout = nn.Dropout(cfg.activation_dropout)
 
-    def forward(self, x: Tensor, attn_bias: AttentionBias, *options: Any) -> Tensor:
+    def forward(self, x: Tensor, context: AttentionContext, *options: Any) -> Tensor:
         """Return the layer's output, of the shape of x. options: further arguments of `self_attn`."""
         norm = self.self_attn_layer_norm
-        y = self.self_attn(self.before(x, norm), attn_bias, *options)
+        y = self.self_attn(self.before(x, norm), context, *options)
         return self.feed_forward(self.after(x, y, norm))
 
     def before(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:

@@ -89,14 +89,14 @@ class SentenceEncoder(nn.Module):
         kernel = self._kernel(x)
         if kernel == "flex" and padding_mask is None:  # without a mask it would be another function, compiled again
             padding_mask = torch.zeros_like(src_tokens, dtype=torch.bool)
-        attn_bias = prepare(kernel, self.positions.bias(tgt_len), padding_mask, self.positions.rotation(tgt_len))
+        context = prepare(kernel, self.positions.bias(tgt_len), padding_mask, self.positions.rotation(tgt_len))
         projections = self.positions.projections(tgt_len)
         hiddens = [x] if return_all_hiddens else []
         for layer in cast(Iterable[EncoderLayer], self.layers):
             if self.cfg.checkpoint_activations and self.training and torch.is_grad_enabled():
-                x = checkpoint(layer, x, attn_bias, projections, packing, use_reentrant=False)
+                x = checkpoint(layer, x, context, projections, packing, use_reentrant=False)
             else:
-                x = layer(x, attn_bias, projections, packing)
+                x = layer(x, context, projections, packing)
             if return_all_hiddens:
                 hiddens.append(x)
         if self.layer_norm is not None:

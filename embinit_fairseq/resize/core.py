@@ -23,7 +23,7 @@ from embinit_fairseq.checkpoints.preparations import OPTION, records_in
 from embinit_fairseq.errors import CheckpointError
 from embinit_fairseq.init.init_report import pack_rows, symbols_digest, unpack_rows
 from embinit_fairseq.io import package_versions, sha256, whole_folder, write_json
-from embinit_fairseq.resize.old_model import Source
+from embinit_fairseq.resize.old_model import OldModel
 from embinit_fairseq.resize.optimizer import UnknownStateError, resize_optimizer
 from embinit_fairseq.resize.symbol_tensors import with_rows
 from embinit_fairseq.vocab.preparation_record import entries_of
@@ -67,7 +67,7 @@ class Change:
 
 @contextlib.contextmanager
 def resized(
-    source: Source,
+    old_model: OldModel,
     change: Change,
     request: Any,
     inputs: Mapping[str, str],
@@ -81,7 +81,7 @@ def resized(
     When the block ends, the record is written and the folder has its name. If anything fails, nothing is written.
 
     Args:
-        source: the old model.
+        old_model: its checkpoint, dictionary and tensors.
         change: the row map.
         request: the options, a dataclass with `output` and `force`.
         inputs: option -> file that was read.
@@ -93,31 +93,31 @@ def resized(
     Raises:
         CheckpointError: the optimizer's state cannot be resized, or fairseq cannot load the result.
     """
-    content = _resized_content(source, change, Path(request.output).resolve(), make_rows, remedy)
+    content = _resized_content(old_model, change, Path(request.output).resolve(), make_rows, remedy)
     with whole_folder(request.output, request.force, files) as folder:
-        dictionaries = _write_dictionaries(source, change, folder)
+        dictionaries = _write_dictionaries(old_model, change, folder)
         prepared = prepare(folder) if prepare is not None else {}
-        _store_preparation(source, content, folder)
+        _store_preparation(old_model, content, folder)
         with open(folder / "model.pt", "wb") as file:
             torch.save(content, file)
         content.clear()  # it takes as much memory as the model that is loaded
-        _, task = load_result(source, change, folder)
-        if source.symbols_of(task) != change.symbols:
+        _, task = load_result(old_model, change, folder)
+        if old_model.symbols_of(task) != change.symbols:
             raise CheckpointError(
-                f"{source.path}: its task reads the new dictionary in another order, so that words would have the rows "
-                "of others; nothing is written, please report it"
+                f"{old_model.path}: its task reads the new dictionary in another order, so that words would have the "
+                "rows of others; nothing is written, please report it"
             )
         options = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(request).items()}
         record = {
             "request": options,
             "files": ["model.pt", *dictionaries, files[0], *prepared.pop("files", [])],
-            "sides": list(source.sides) if source.builder.two_sided else None,
-            "softmax": source.softmax,
-            "rows_before": len(source.symbols),
+            "sides": list(old_model.sides) if old_model.builder.two_sided else None,
+            "softmax": old_model.softmax,
+            "rows_before": len(old_model.symbols),
             "rows_after": len(change.old_row),
-            "tables": {table.name: list(table.names) for table in source.tables},
-            "averages": list(averages_in(source.state)),
-            "optimizer": source.has_moments,
+            "tables": {table.name: list(table.names) for table in old_model.tables},
+            "averages": list(averages_in(old_model.state)),
+            "optimizer": old_model.has_moments,
             "sha256": {name: sha256(path) for name, path in inputs.items()},
             "versions": package_versions(_PACKAGES),
             **prepared,
@@ -126,38 +126,38 @@ def resized(
         write_json(folder / files[0], record)
 
 
-def load_result(source: Source, change: Change, folder: Path) -> tuple[Any, Any]:
+def load_result(old_model: OldModel, change: Change, folder: Path) -> tuple[Any, Any]:
     """Return (model, task) of the new checkpoint in `folder`."""
     path = folder / "model.pt"
-    return source.builder.load(source.texts_with(change.text), load_checkpoint(path)["model"], str(path))
+    return old_model.builder.load(old_model.texts_with(change.text), load_checkpoint(path)["model"], str(path))
 
 
 # ---- The content of the checkpoint ----------------------------------------------------------------------------------
 
 
 def _resized_content(
-    source: Source, change: Change, output: Path, make_rows: RowMaker | None, remedy: str
+    old_model: OldModel, change: Change, output: Path, make_rows: RowMaker | None, remedy: str
 ) -> dict[str, Any]:
     """Return the content of the old checkpoint with the rows of `change`.
 
     Embedding matrices, output layers and biases of the model and of its averages (EMA), and the optimizer's state have
     new rows. The best value of the old model's validations is left out; everything else is as it was.
     """
-    content = _with_options(source, change, output)
+    content = _with_options(old_model, change, output)
     if content.get("extra_state"):
         content["extra_state"] = _without_best(content["extra_state"])
-    averages = averages_in(source.state)
-    state_dicts = [dict(weights) for weights in (source.state["model"], *averages.values())]
-    resize_tables(source, change, state_dicts, make_rows)
+    averages = averages_in(old_model.state)
+    state_dicts = [dict(weights) for weights in (old_model.state["model"], *averages.values())]
+    resize_tables(old_model, change, state_dicts, make_rows)
     content["model"] = state_dicts[0]
     if averages:
         content["extra_state"] |= dict(zip(averages, state_dicts[1:]))
     if (moments := content.pop("last_optimizer_state", None)) is not None:
-        names = {name for table in source.tables for name in table.names}
+        names = {name for table in old_model.tables for name in table.names}
         try:
-            content["last_optimizer_state"] = resize_optimizer(moments, source.model, names, change.old_row)
+            content["last_optimizer_state"] = resize_optimizer(moments, old_model.model, names, change.old_row)
         except UnknownStateError as error:
-            raise CheckpointError(f"{source.path}: {error}; {remedy}") from error
+            raise CheckpointError(f"{old_model.path}: {error}; {remedy}") from error
     return content
 
 
@@ -172,11 +172,11 @@ def _without_best(extra_state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resize_tables(
-    source: Source, change: Change, state_dicts: Sequence[dict[str, Tensor]], make_rows: RowMaker | None
+    old_model: OldModel, change: Change, state_dicts: Sequence[dict[str, Tensor]], make_rows: RowMaker | None
 ) -> None:
     """Give the tables of a model and of its averages the rows of `change`, in place."""
-    made = make_rows(tensors_of(source, state_dicts)) if make_rows is not None else {}
-    for table in source.tables:
+    made = make_rows(tensors_of(old_model, state_dicts)) if make_rows is not None else {}
+    for table in old_model.tables:
         new = iter(made.get(table.name, ()))
         for weights in state_dicts:
             if keys := table.keys_in(weights):
@@ -184,24 +184,24 @@ def resize_tables(
                 weights.update(dict.fromkeys(keys, rows))
 
 
-def tensors_of(source: Source, state_dicts: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Tensor]]:
+def tensors_of(old_model: OldModel, state_dicts: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Tensor]]:
     """Return table -> its tensor in every state dict that has it."""
     return {
         table.name: [weights[key] for weights in state_dicts for key in table.keys_in(weights)[:1]]
-        for table in source.tables
+        for table in old_model.tables
     }
 
 
-def _with_options(source: Source, change: Change, output: Path) -> dict[str, Any]:
+def _with_options(old_model: OldModel, change: Change, output: Path) -> dict[str, Any]:
     """Return the checkpoint with a copy of `cfg` and `args` that is true of the new dictionary.
 
     Languages that fairseq inferred are named, so that `from_pretrained` needs no names of data files. Options that name
     the old dictionary (--fixed-dictionary) name the new one. The record of `--embed-init` has the new rows.
     """
-    state = source.state
+    state = old_model.state
     content = {**state, "cfg": copy.deepcopy(state.get("cfg")), "args": copy.deepcopy(state.get("args"))}
-    languages = () if source.builder.languages in (None, UNKNOWN_LANGUAGES) else source.builder.languages
-    changed = [name for name, users in source.builder.files.items() if users & {*source.sides}]
+    languages = () if old_model.builder.languages in (None, UNKNOWN_LANGUAGES) else old_model.builder.languages
+    changed = [name for name, users in old_model.builder.files.items() if users & {*old_model.sides}]
     for node in ((content["cfg"] or {}).get("task"), content["args"]):
         options = vars(node) if isinstance(node, Namespace) else node if isinstance(node, dict) else {}
         for name, language in zip(("source_lang", "target_lang"), languages or ()):
@@ -212,14 +212,14 @@ def _with_options(source: Source, change: Change, output: Path) -> dict[str, Any
                 options[name] = str(output / file)
     for node in option_nodes(content):
         if isinstance(node.get("embed_init_record"), str):
-            node["embed_init_record"] = resized_record(node["embed_init_record"], source.symbols, change)
+            node["embed_init_record"] = resized_record(node["embed_init_record"], old_model.symbols, change)
     return content
 
 
-def _store_preparation(source: Source, content: Mapping[str, Any], folder: Path) -> None:
+def _store_preparation(old_model: OldModel, content: Mapping[str, Any], folder: Path) -> None:
     """Replace the record of how text of the changed dictionaries is prepared; that of the other side stays."""
-    changed = {Path(name).name for name, users in source.builder.files.items() if users & {*source.sides}}
-    changed.add(Path(source.dictionary).name)
+    changed = {Path(name).name for name, users in old_model.builder.files.items() if users & {*old_model.sides}}
+    changed.add(Path(old_model.dictionary).name)
     for node in option_nodes(content):
         if OPTION in node:
             old = records_in(node[OPTION] or "{}")
@@ -240,16 +240,16 @@ def resized_record(text: str, symbols: Sequence[str], change: Change) -> str:
     return json.dumps(record)
 
 
-def _write_dictionaries(source: Source, change: Change, folder: Path) -> list[str]:
+def _write_dictionaries(old_model: OldModel, change: Change, folder: Path) -> list[str]:
     """Write the files that the task reads: new dictionaries, the other side's, and the labels next to the old one."""
-    texts, old = source.texts_with(change.text), Path(source.dictionary)
+    texts, old = old_model.texts_with(change.text), Path(old_model.dictionary)
     written: dict[str, bytes] = {}
-    for name, users in source.builder.files.items():
+    for name, users in old_model.builder.files.items():
         labels = next((path / name for path in old.resolve().parents[:2] if (path / name).is_file()), None)
-        if users & {*source.sides}:  # without languages it keeps its own name
-            name = old.name if source.builder.languages == UNKNOWN_LANGUAGES else name
+        if users & {*old_model.sides}:  # without languages it keeps its own name
+            name = old.name if old_model.builder.languages == UNKNOWN_LANGUAGES else name
             written |= dict.fromkeys((name, name.removeprefix("input0/")), texts.of(users).encode())
-        elif users and source.other_file is not None:
+        elif users and old_model.other_file is not None:
             written[name] = texts.of(users).encode()
         elif not users and labels is not None:
             written[name] = labels.read_bytes()

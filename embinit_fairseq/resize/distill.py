@@ -45,7 +45,7 @@ from embinit_fairseq.io import whole_file
 from embinit_fairseq.resize.core import Change, resize_tables, tensors_of
 from embinit_fairseq.resize.distill_text import FLAG, Sentence, model_inputs, read_columns, read_sentences
 from embinit_fairseq.resize.evaluation import INPUT_SIDES, batched, divergence, logits, rows_of
-from embinit_fairseq.resize.old_model import Source
+from embinit_fairseq.resize.old_model import OldModel
 from embinit_fairseq.resize.symbol_tensors import embedding_names, output_names
 from embinit_fairseq.vocab.segmentation import Segmentation
 
@@ -104,7 +104,7 @@ class Distillation:
 
 
 def distill(
-    source: Source,
+    old_model: OldModel,
     change: Change,
     recipe: Recipe,
     segmentation: Segmentation | None,
@@ -115,7 +115,7 @@ def distill(
     """Return the recipe with trained rows, and the record of the training.
 
     Args:
-        source: the old model.
+        old_model: its checkpoint, dictionary and tensors.
         change: the rows of the new words.
         recipe: of `distill`, with the words' subwords.
         segmentation: segments the text of the sides that change; None: the text is segmented.
@@ -128,19 +128,19 @@ def distill(
         OptionError: the model has no hidden states to compare, or an option does not fit.
     """
     begin = time.process_time()
-    names = _changed_inputs(source, settings.text)
+    names = _changed_inputs(old_model, settings.text)
     # 1. The model with the new words; their rows are the means of their subwords
-    recipe = _before_training(source, recipe)
-    weights = dict(source.state["model"])
-    resize_tables(source, change, [weights], functools.partial(new_rows, recipe))
-    model, task = source.builder.load(source.texts_with(change.text), weights)
+    recipe = _before_training(old_model, recipe)
+    weights = dict(old_model.state["model"])
+    resize_tables(old_model, change, [weights], functools.partial(new_rows, recipe))
+    model, task = old_model.builder.load(old_model.texts_with(change.text), weights)
     if task.source_dictionary is None:  # speech
         raise OptionError("--method distill: the source of the model is not text; choose --method subword")
     # 2. The text in both segmentations
     dictionaries = dictionaries_of(task)
-    new_row = change.new_row_of(len(source.symbols))
+    new_row = change.new_row_of(len(old_model.symbols))
     subwords = {row: new_row[parts].tolist() for row, (parts, _) in recipe.start.composed.items()}
-    columns = read_columns(settings.text, source, dictionaries, subwords, segmentation)
+    columns = read_columns(settings.text, old_model, dictionaries, subwords, segmentation)
     inputs = model_inputs(model, columns, dictionaries, settings.text)
     sentences = read_sentences(inputs, names, subwords, change.symbols, settings.text, settings.sentences)
     # 3. The training
@@ -158,24 +158,24 @@ def distill(
         "loss": [float(np.mean(part)) for part in np.split(losses, np.cumsum([*map(len, epochs)])[:-1])],
         "kl": None,
     }
-    if source.softmax and recipe.bound(output_names(source.model, source.tables)) is None:
+    if old_model.softmax and recipe.bound(output_names(old_model.model, old_model.tables)) is None:
         head = [column[:_MEASURED] for column in columns]
         record["kl"] = _divergences(model, change, rows_of(model, head, settings.text, dictionaries)[0])
     record["cpu_seconds"] = None if continues else round(time.process_time() - begin, 1)
     return replace(recipe, shifts={name: (trained[name] - start[name]).numpy() for name in names_read}), record
 
 
-def _before_training(source: Source, recipe: Recipe) -> Recipe:
+def _before_training(old_model: OldModel, recipe: Recipe) -> Recipe:
     """Return the recipe with zeros as the shifts of all matrices that are read."""
-    embeddings = embedding_names(source.model)
-    read = [table.name for table in source.tables if not embeddings.isdisjoint(table.names)]
-    tensors = {name: copies[0] for name, copies in tensors_of(source, [source.state["model"]]).items()}
+    embeddings = embedding_names(old_model.model)
+    read = [table.name for table in old_model.tables if not embeddings.isdisjoint(table.names)]
+    tensors = {name: copies[0] for name, copies in tensors_of(old_model, [old_model.state["model"]]).items()}
     return replace(recipe, shifts={name: np.zeros((recipe.count, columns_of(tensors[name]))) for name in read})
 
 
-def _changed_inputs(source: Source, texts: Sequence[str]) -> list[str]:
+def _changed_inputs(old_model: OldModel, texts: Sequence[str]) -> list[str]:
     """Return the arguments of the model whose dictionary changes; raise OptionError for a model that is not served."""
-    model, name = source.model, type(source.model).__name__
+    model, name = old_model.model, type(old_model.model).__name__
     translates = isinstance(model, FairseqEncoderDecoderModel)
     needed = dict.fromkeys(INPUT_SIDES if translates else ("src_tokens",))
     if not translates and not isinstance(model, FairseqLanguageModel):
@@ -186,11 +186,11 @@ def _changed_inputs(source: Source, texts: Sequence[str]) -> list[str]:
         raise _without_states(model) from error
     if getattr(type(getattr(model, "decoder", None)), "extract_features", None) is FairseqDecoder.extract_features:
         raise _without_states(model)  # the base class raises NotImplementedError
-    reads_both = translates and "decoder" in source.sides
+    reads_both = translates and "decoder" in old_model.sides
     if len(texts) != 1 + reads_both:
         expected = "two files, SOURCE TARGET" if reads_both else "one file"
         raise OptionError(f"{FLAG}: {name} takes {expected}, not {len(texts)}")
-    return [key for key, side in INPUT_SIDES.items() if side in source.sides] if translates else ["src_tokens"]
+    return [key for key, side in INPUT_SIDES.items() if side in old_model.sides] if translates else ["src_tokens"]
 
 
 def make_updates(sentences: Sequence[Sentence], tokens: int, generator: np.random.Generator) -> list[Update]:

@@ -14,7 +14,7 @@ from fairseq.models import FairseqEncoderDecoderModel
 from embinit_fairseq.errors import DataError, counted
 from embinit_fairseq.io import read_lines
 from embinit_fairseq.resize.evaluation import rows_of, whole_sentences
-from embinit_fairseq.resize.old_model import Source
+from embinit_fairseq.resize.old_model import OldModel
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS
 from embinit_fairseq.vocab.segmentation import Segmentation
 from embinit_fairseq.vocab.subword_styles import Token, detect_style, parse
@@ -47,7 +47,7 @@ class Sentence:
 
 def read_columns(
     texts: Sequence[str],
-    source: Source,
+    old_model: OldModel,
     dictionaries: Sequence[Any],
     subwords: Mapping[int, list[int]],
     segmentation: Segmentation | None,
@@ -56,7 +56,7 @@ def read_columns(
 
     Args:
         texts: files, the source first.
-        source: the old model.
+        old_model: its checkpoint, dictionary and tensors.
         dictionaries: of the model with the new words, of the source first.
         subwords: row of a new word -> rows of its subwords.
         segmentation: segments the texts of the sides that change; None: they are segmented.
@@ -67,7 +67,7 @@ def read_columns(
     columns = []
     for path, dictionary, side in zip(texts, dictionaries, ("encoder", "decoder")):
         segment: Callable[[str], list[str]] = str.split
-        if segmentation is not None and side in source.sides:
+        if segmentation is not None and side in old_model.sides:
             check_not_segmented(FLAG, path)
             segment = segmentation.segment
         lines = [segment(line) for _, line in read_lines(path, DataError, FLAG)]
@@ -75,7 +75,7 @@ def read_columns(
         if not counts:
             raise DataError(f"{FLAG} {path}: no words in it; give a text in which the new words occur")
         check_tokens(f"{FLAG} {path}", counts, {*dictionary.symbols})
-        split = subwords if side in source.sides else {}
+        split = subwords if side in old_model.sides else {}
         rows = {symbol: split.get(dictionary.index(symbol), [dictionary.index(symbol)]) for symbol in counts}
         columns.append([np.array([row for symbol in line for row in rows[symbol]], dtype=np.int64) for line in lines])
     return columns

@@ -26,7 +26,7 @@ from embinit_fairseq.io import read_lines, sha256
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.distill import Distillation, Progress, Saved, distill
 from embinit_fairseq.resize.new_segmentation import write_segmentation
-from embinit_fairseq.resize.old_model import MethodRequest, Source, files_of, open_source
+from embinit_fairseq.resize.old_model import MethodRequest, OldModel, files_of, open_old_model
 from embinit_fairseq.resize.prepared import carry_preparation, old_preparation, old_segmentation
 from embinit_fairseq.resize.symbol_tensors import output_names
 from embinit_fairseq.vectors.open import SourceSpec
@@ -71,7 +71,7 @@ class ExpandRequest(MethodRequest):
 class Expansion:
     """Hold the old model, the rows of the new words, what they start from, and how they are made."""
 
-    source: Source
+    old_model: OldModel
     change: Change
     given: Given
     recipe: Recipe
@@ -94,44 +94,44 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
     options = ("words", "bpe_codes", "sentencepiece_model", "segment_text", "distill_text")
     inputs = request.check(FILES, options, files_of(spec))
     # 1. The old model, the new words, and whether the segmentation can make both
-    source = open_source(request, keep_optimizer=not request.reset_optimizer)
-    words = read_words(request.words, set(source.symbols))
+    old_model = open_old_model(request, keep_optimizer=not request.reset_optimizer)
+    words = read_words(request.words, set(old_model.symbols))
     files = request.bpe_codes, request.sentencepiece_model
-    recorded = old_preparation(source, request.preparation, *files)
-    segmentation = old_segmentation(source, recorded, request.preparation, *files)
+    recorded = old_preparation(old_model, request.preparation, *files)
+    segmentation = old_segmentation(old_model, recorded, request.preparation, *files)
     if segmentation is None and request.segment_text:
         raise OptionError("--segment-text: it needs the text's segmentation; give --bpe-codes or --sentencepiece-model")
     if segmentation is not None:
         check_words(request.words, words, segmentation)
     # 2. A row for every new word
     new = [word.text for word in words]
-    change = place_words(source, new)
+    change = place_words(old_model, new)
     # 3. The new rows: means of old ones, draws around the mean, or trained
-    old, needed = source.vocabulary, request.chosen.needs_subwords
+    old, needed = old_model.vocabulary, request.chosen.needs_subwords
     row_of = {symbol: row for row, symbol in enumerate(old.symbols) if not old.filler[row]}
     fitting = fitting_segmentation(segmentation, words, row_of) if needed else segmentation
     subwords = subwords_of_words(request.words, words, fitting, row_of, request.method) if needed else []
-    given = _given(request, source, change, [np.array([row_of[part] for part in word]) for word in subwords])
+    given = _given(request, old_model, change, [np.array([row_of[part] for part in word]) for word in subwords])
     if spec is not None:
-        given = _with_vectors(given, spec, request, source, change)
+        given = _with_vectors(given, spec, request, old_model, change)
     with named_by(f"--vectors {request.vectors}: "):
         recipe = recipe_of(request.method, given, request.noise_scale, request.seed)
     distilled, saved = None, None
     if request.chosen.needs_text:
         settings, saved = Distillation(**request.distillation), _saved(request, inputs)
-        recipe, distilled = distill(source, change, recipe, fitting, settings, progress, saved)
+        recipe, distilled = distill(old_model, change, recipe, fitting, settings, progress, saved)
     # 4. The new checkpoint, written and loaded by fairseq, with its segmentation, under a temporary name
     make_rows, texts = functools.partial(new_rows, recipe), request.segment_text
 
     def prepare(folder: Path) -> dict[str, Any]:
         made = None
         if segmentation is not None:
-            symbols = text_symbols(source.vocabulary)
+            symbols = text_symbols(old_model.vocabulary)
             made = write_segmentation(segmentation, new, symbols, texts, folder, request.output)
-        return carry_preparation(source, recorded, segmentation, folder, "embinit expand-vocab", made, new)
+        return carry_preparation(old_model, recorded, segmentation, folder, "embinit expand-vocab", made, new)
 
-    with resized(source, change, request, inputs, FILES, make_rows, prepare=prepare) as (folder, record):
-        expansion = Expansion(source, change, given, recipe)
+    with resized(old_model, change, request, inputs, FILES, make_rows, prepare=prepare) as (folder, record):
+        expansion = Expansion(old_model, change, given, recipe)
         record |= {**_record(expansion, words, subwords), "distill": distilled}
         record["split_further"] = _split_further(segmentation, fitting, words)
         yield expansion, folder, record
@@ -229,38 +229,38 @@ def check_words(path: str, words: Sequence[NewWord], segmentation: Segmentation)
 # ---- Rows and their values ------------------------------------------------------------------------------------------
 
 
-def place_words(source: Source, words: Sequence[str]) -> Change:
+def place_words(old_model: OldModel, words: Sequence[str]) -> Change:
     """Return the change in which every new word has a row; every other line of `dict.txt` stays as it is.
 
     Rows are: fairseq's four specials, the lines of `dict.txt`, and symbols that the task appends (`<mask>`, language
     tags). New words take the rows of fillers (`madeupword0000`, count 0) first, then lines at the end; appended
     symbols move.
     """
-    vocabulary = source.vocabulary
+    vocabulary = old_model.vocabulary
     size = len(vocabulary)
     reused = np.flatnonzero(vocabulary.filler & (vocabulary.counts == 0))[: len(words)]
     added = len(words) - len(reused)
     described = np.arange(size)
     described[reused] = -1
-    row_map = np.concatenate([described, np.full(added, -1), np.arange(size, len(source.symbols))])
-    symbols, lines = [*source.symbols[:size], *words[len(reused) :], *source.symbols[size:]], source.lines
+    old_row = np.concatenate([described, np.full(added, -1), np.arange(size, len(old_model.symbols))])
+    symbols, lines = [*old_model.symbols[:size], *words[len(reused) :], *old_model.symbols[size:]], old_model.lines
     for row, word in zip(reused, words):
         symbols[row] = word
         lines[row - len(SPECIAL_SYMBOLS)] = f"{word} 1"
     lines += [f"{word} 1" for word in words[len(reused) :]]
-    return Change(row_map, symbols, "\n".join([*lines, ""]))
+    return Change(old_row, symbols, "\n".join([*lines, ""]))
 
 
-def _given(request: ExpandRequest, source: Source, change: Change, subwords: Sequence[np.ndarray]) -> Given:
+def _given(request: ExpandRequest, old_model: OldModel, change: Change, subwords: Sequence[np.ndarray]) -> Given:
     """Return what the rows of the new words start from. subwords: the old rows of each word's subwords."""
-    averaged = averaged_rows(source.vocabulary, len(source.symbols), request.average_over)
+    averaged = averaged_rows(old_model.vocabulary, len(old_model.symbols), request.average_over)
     means = {int(row): (parts, None) for row, parts in zip(change.made, subwords)}
-    return Given(len(source.symbols), change.old_row, change.old_row < 0, (averaged, None), means)
+    return Given(len(old_model.symbols), change.old_row, change.old_row < 0, (averaged, None), means)
 
 
-def _with_vectors(given: Given, spec: SourceSpec, request: ExpandRequest, source: Source, change: Change) -> Given:
+def _with_vectors(given: Given, spec: SourceSpec, request: ExpandRequest, old_model: OldModel, change: Change) -> Given:
     """Return the same with --vectors of words, old and new ones."""
-    old, size = source.vocabulary, len(change.symbols) - (len(source.symbols) - len(source.vocabulary))
+    old, size = old_model.vocabulary, len(change.symbols) - (len(old_model.symbols) - len(old_model.vocabulary))
     new = Vocabulary(change.symbols[:size], np.ones(size, dtype=np.int64), old.roles)
     rows, vectors = auxiliary_vectors(spec, new)
     word = given.word | symbols_of(change.symbols, new.special, size).word
@@ -340,11 +340,11 @@ def averaged_rows(vocabulary: Vocabulary, size: int, over: str) -> np.ndarray:
 
 def _record(expansion: Expansion, words: Sequence[NewWord], subwords: Sequence[list[str]]) -> dict[str, Any]:
     """Return the record of an expansion, without the entries that all changes have."""
-    source, change, recipe = expansion.source, expansion.change, expansion.recipe
-    size, new_row = len(source.vocabulary), change.new_row_of(len(source.symbols))
-    has_grown = len(change.old_row) > len(source.symbols)
-    appended = range(size, len(source.symbols)) if has_grown else ()
-    limits = recipe.bound(output_names(source.model, source.tables)) if source.softmax else None
+    old_model, change, recipe = expansion.old_model, expansion.change, expansion.recipe
+    size, new_row = len(old_model.vocabulary), change.new_row_of(len(old_model.symbols))
+    has_grown = len(change.old_row) > len(old_model.symbols)
+    appended = range(size, len(old_model.symbols)) if has_grown else ()
+    limits = recipe.bound(output_names(old_model.model, old_model.tables)) if old_model.softmax else None
     rows: list[dict[str, Any]] = [{"word": word.text, "row": int(row)} for word, row in zip(words, change.made)]
     return {
         "expand_vocab": 1,
@@ -357,7 +357,7 @@ def _record(expansion: Expansion, words: Sequence[NewWord], subwords: Sequence[l
         "bounds": None if limits is None else limits.record(),
         "drawn": len(recipe.weights.rows_of(DRAWN)) if METHODS[recipe.method].needs_vectors else 0,
         "reused_fillers": int((change.made < size).sum()),
-        "moved": {source.symbols[row]: int(new_row[row]) for row in appended},
+        "moved": {old_model.symbols[row]: int(new_row[row]) for row in appended},
         "words": [{**row, "subwords": parts} for row, parts in zip(rows, subwords)] if subwords else rows,
-        "style": detect_style(text_symbols(source.vocabulary)),
+        "style": detect_style(text_symbols(old_model.vocabulary)),
     }

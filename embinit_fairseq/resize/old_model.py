@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from embinit_fairseq.checkpoint_file import options_of
 from embinit_fairseq.checkpoints.build import SIDES, Builder, Texts, dictionaries_of, import_plugin, languages_of
-from embinit_fairseq.checkpoints.loading import averages_in, check_dictionary, load_model_checkpoint, options_of
+from embinit_fairseq.checkpoints.loading import averages_in, check_dictionary, load_model_checkpoint
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
 from embinit_fairseq.init.requirements import MethodOptions
 from embinit_fairseq.io import check_folder, check_inputs
-from embinit_fairseq.resize.symbol_tensors import Table, check_tied_copies, find_tables, has_softmax
+from embinit_fairseq.resize.symbol_tensors import SymbolTensor, check_tied_copies, find_symbol_tensors, has_softmax
 from embinit_fairseq.vectors.open import SourceSpec
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, read_dictionary
 
@@ -25,7 +26,7 @@ _ONE_MORE = "embinit_fairseq/one_symbol_more 1\n"
 
 
 @dataclass(frozen=True)
-class Source:
+class OldModel:
     """Hold the old model.
 
     Args:
@@ -51,7 +52,7 @@ class Source:
     other_file: Path | None
     symbols: list[str]
     model: nn.Module
-    tables: list[Table]
+    tables: list[SymbolTensor]
     softmax: bool
 
     @property
@@ -136,7 +137,7 @@ def files_of(spec: SourceSpec | None) -> dict[str, str]:
     return {path: path for path in (spec.paths if spec is not None else ())}
 
 
-def open_source(request: Request, keep_optimizer: bool) -> Source:
+def open_old_model(request: Request, keep_optimizer: bool) -> OldModel:
     """Read and check a checkpoint and its dictionary; build the model, and again with one symbol more.
 
     Args:
@@ -170,12 +171,12 @@ def open_source(request: Request, keep_optimizer: bool) -> Source:
         )
     check_dictionary(state, checkpoint, f"--dict {dictionary}", dict.fromkeys(sides, symbols))
     longer = builder.build(texts.replaced(sides, f"{text.rstrip()}\n{_ONE_MORE}"))
-    tables = find_tables(checkpoint, model, longer, weights, len(symbols))
+    tables = find_symbol_tensors(checkpoint, model, longer, weights, len(symbols))
     for name, state_dict in {"": weights, **averages_in(state)}.items():
         for table in tables:
             check_tied_copies(checkpoint, table.keys_in(state_dict), state_dict, name)
     softmax = has_softmax(model, tables, sides)
-    return Source(state, builder, dictionary, vocabulary, sides, texts, other_file, symbols, model, tables, softmax)
+    return OldModel(state, builder, dictionary, vocabulary, sides, texts, other_file, symbols, model, tables, softmax)
 
 
 def symbols_of_side(task: Any, sides: tuple[str, ...]) -> list[str]:

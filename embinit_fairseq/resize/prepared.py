@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.checkpoints.preparations import find_preparation, stated_steps
-from embinit_fairseq.resize.old_model import Source
+from embinit_fairseq.resize.old_model import OldModel
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.preparation_options import in_language, language_in, written
 from embinit_fairseq.vocab.preparation_record import FILE, Recorded, contents, tried, write_preparation
@@ -25,46 +25,48 @@ from embinit_fairseq.vocab.subword_styles import PREFIX
 _OPTIONS = {"subword-nmt": "codes", "sentencepiece": "model"}
 
 
-def old_preparation(source: Source, stated: str | None, bpe_codes: str | None, model: str | None) -> Recorded | None:
+def old_preparation(
+    old_model: OldModel, stated: str | None, bpe_codes: str | None, model: str | None
+) -> Recorded | None:
     """Return how the text of the dictionary that changes was prepared; None if nobody says it.
 
     Args:
-        source: the old model.
+        old_model: its checkpoint, dictionary and tensors.
         stated: value of --preparation.
         bpe_codes, model: paths that the user gives.
     """
     if stated is None:
-        return find_preparation(source.dictionary, source.state)
+        return find_preparation(old_model.dictionary, old_model.state)
     given = {name: path for name, path in (("codes", bpe_codes), ("model", model)) if path is not None}
-    languages = source.builder.languages or ()
-    lang = next((lang for lang, side in zip(languages, ("encoder", "decoder")) if side in source.sides), None)
+    languages = old_model.builder.languages or ()
+    lang = next((lang for lang, side in zip(languages, ("encoder", "decoder")) if side in old_model.sides), None)
     steps = stated_steps(stated, lang, None, given)
-    return tried(Path(source.dictionary), steps, given, ())
+    return tried(Path(old_model.dictionary), steps, given, ())
 
 
 def old_segmentation(
-    source: Source, recorded: Recorded | None, stated: str | None, bpe_codes: str | None, model: str | None
+    old_model: OldModel, recorded: Recorded | None, stated: str | None, bpe_codes: str | None, model: str | None
 ) -> Segmentation | None:
     """Return the segmentation of the dictionary that changes: of the files that the user gives, else of the record.
 
     Args:
-        source: the old model.
+        old_model: its checkpoint, dictionary and tensors.
         recorded: of `old_preparation`.
         stated, bpe_codes, model: as there.
     """
     given = {"codes": bpe_codes, "model": model}
     named = {} if recorded is None else {n: recorded.path_of(n, given[n]) for n in recorded.files if n in given}
     files = {name: path for name, path in given.items() if path is not None} or named
-    segmentation = read_segmentation(files.get("codes"), files.get("model"), symbols=set(source.symbols))
+    segmentation = read_segmentation(files.get("codes"), files.get("model"), symbols=set(old_model.symbols))
     # path_of has compared these files with those that made the dictionary
     is_recorded = stated is None and bool(named) and files.keys() <= named.keys()
     if segmentation is not None and not is_recorded:
-        check_segmentation(segmentation, source.vocabulary, source.dictionary)
+        check_segmentation(segmentation, old_model.vocabulary, old_model.dictionary)
     return segmentation
 
 
 def carry_preparation(
-    source: Source,
+    old_model: OldModel,
     recorded: Recorded | None,
     old: Segmentation | None,
     folder: Path,
@@ -75,7 +77,7 @@ def carry_preparation(
     """Write the record of the new dictionaries to `folder`; return what the command's record says of it.
 
     Args:
-        source: the old model.
+        old_model: its checkpoint, dictionary and tensors.
         recorded: how the text of the dictionary that changes was prepared; None: nothing is written.
         old: its segmentation, whose files for the new dictionary are in `folder`.
         folder: of the new dictionaries.
@@ -86,34 +88,37 @@ def carry_preparation(
     record = {"segmentation": segmentation, "preparation": None, "files": segmentation["files"] if segmentation else []}
     if recorded is None:
         return record
-    names = {name for name, users in source.builder.files.items() if users & {*source.sides}}
-    names = {name for name in (Path(source.dictionary).name, *names) if (folder / name).is_file()}
+    names = {name for name, users in old_model.builder.files.items() if users & {*old_model.sides}}
+    names = {name for name in (Path(old_model.dictionary).name, *names) if (folder / name).is_file()}
     files = {name: _file(name, recorded, old, folder) for name in recorded.files}
     records: dict[str, Recorded] = {}
     missed: dict[str, list[str]] = {}
     for name in names:
-        own = _own(name, recorded, source) if len(names) > 1 else recorded
+        own = _own(name, recorded, old_model) if len(names) > 1 else recorded
         prepare = Preparation(own.steps, contents(files, read_dictionary(folder / name).symbols))
         pairs = [(raw, " ".join(prepare(raw))) for raw, _ in own.examples]
         records[name] = tried(folder / name, own.steps, files, pairs)
         missed |= _missed(prepare, words, old)
-    if source.other_file is not None and (other := find_preparation(source.other_file, source.state)) is not None:
-        records[source.other_file.name] = other
+    if (
+        old_model.other_file is not None
+        and (other := find_preparation(old_model.other_file, old_model.state)) is not None
+    ):
+        records[old_model.other_file.name] = other
     write_preparation(folder, records, made_by)
     preparation = {"steps": written(recorded.steps), "not_from_raw_text": missed}
     return {**record, "preparation": preparation, "files": [*record["files"], FILE]}
 
 
-def _own(name: str, recorded: Recorded, source: Source) -> Recorded:
+def _own(name: str, recorded: Recorded, old_model: OldModel) -> Recorded:
     """Return the record of one file of a joined dictionary: its own, else the same steps in the file's language.
 
     Args:
         name: of the file.
         recorded: of the file that the user gives, or stated, without examples.
-        source: the old model.
+        old_model: its checkpoint, dictionary and tensors.
     """
-    file = (recorded.folder or Path(source.dictionary).parent) / name
-    own = find_preparation(file, source.state) if recorded.examples and file.is_file() else None
+    file = (recorded.folder or Path(old_model.dictionary).parent) / name
+    own = find_preparation(file, old_model.state) if recorded.examples and file.is_file() else None
     if own is not None and own.symbols == recorded.symbols:
         return own
     lang = language_in(name)

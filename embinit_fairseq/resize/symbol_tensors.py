@@ -21,7 +21,7 @@ _NORMED = (".weight_g", ".weight_v", ".original0", ".original1")  #: torch's wei
 
 
 @dataclass(frozen=True)
-class Table:
+class SymbolTensor:
     """Hold the names of a tensor with one row per symbol.
 
     Args:
@@ -44,9 +44,9 @@ class Table:
         return [key for key in dict.fromkeys((*self.keys, *self.names)) if key in weights]
 
 
-def find_tables(
+def find_symbol_tensors(
     path: str, model: Any, longer_model: nn.Module, weights: Mapping[str, Tensor], size: int
-) -> list[Table]:
+) -> list[SymbolTensor]:
     """Return the tensors with one row per symbol.
 
     Args:
@@ -79,7 +79,7 @@ def find_tables(
     tables = []
     for names in tied.values():
         held = tuple(dict.fromkeys(key for name in names for key in keys.get(name, ())))
-        tables.append(Table(tuple(names), held, is_output=not embeddings.issuperset(names)))
+        tables.append(SymbolTensor(tuple(names), held, is_output=not embeddings.issuperset(names)))
     return tables
 
 
@@ -98,7 +98,7 @@ def embedding_names(model: nn.Module) -> set[str]:
     return {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
 
 
-def output_names(model: nn.Module, tables: Sequence[Table]) -> set[str]:
+def output_names(model: nn.Module, tables: Sequence[SymbolTensor]) -> set[str]:
     """Return the names of the tables on which logits depend.
 
     They are those that are not only embedding matrices; all, if none of these is a matrix: then the model computes its
@@ -124,7 +124,7 @@ def check_tied_copies(path: str, keys: Sequence[str], weights: Mapping[str, Tens
             )
 
 
-def has_softmax(model: nn.Module, tables: Sequence[Table], sides: Sequence[str]) -> bool:
+def has_softmax(model: nn.Module, tables: Sequence[SymbolTensor], sides: Sequence[str]) -> bool:
     """Return True if the symbols of the dictionary are outputs; some models use their embedding matrix for logits."""
     if len(getattr(model, "classification_heads", ())):  # fine-tuned; the old head is still there, but not in use
         return False

@@ -22,7 +22,7 @@ from embinit_fairseq.init.requirements import auxiliary_vectors
 from embinit_fairseq.init.symbols import Symbols, shared_rows, subword_means, symbols_of
 from embinit_fairseq.init.weights import COMPOSED, COPIED, KINDS, Weights
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
-from embinit_fairseq.resize.old_model import MethodRequest, Source, files_of, open_source
+from embinit_fairseq.resize.old_model import MethodRequest, OldModel, files_of, open_old_model
 from embinit_fairseq.resize.prepared import carry_preparation
 from embinit_fairseq.resize.symbol_tensors import output_names
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
@@ -56,7 +56,7 @@ class TransferRequest(MethodRequest):
 class Transfer:
     """Hold the old model, how the new rows are made, and the change. The row map has the rows that copy an old row."""
 
-    source: Source
+    old_model: OldModel
     old: Symbols
     new: Symbols
     recipe: Recipe
@@ -83,16 +83,16 @@ def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dic
     inputs = request.check(FILES, ("new_dict", "old_bpe_codes", "old_sentencepiece_model"), files_of(spec))
     # 1. The old model and both dictionaries
     vocabulary = read_dictionary(request.new_dict, "--new-dict")
-    source = open_source(request, request.keep_optimizer)
+    old_model = open_old_model(request, request.keep_optimizer)
     text = Path(request.new_dict).read_bytes().decode("utf-8")
-    names = source.symbols_of(source.builder.set_up(source.texts_with(text)))
-    old = symbols_of(source.symbols, source.vocabulary.special, len(source.vocabulary))
+    names = old_model.symbols_of(old_model.builder.set_up(old_model.texts_with(text)))
+    old = symbols_of(old_model.symbols, old_model.vocabulary.special, len(old_model.vocabulary))
     new = symbols_of(names, vocabulary.special, len(vocabulary))
     # 2. The words that both have
     shared = shared_rows(old, new)
     _check_dictionaries(request, vocabulary, old, new, shared)
     # 3. W: shared words keep their rows, the others are combinations of old rows, or are drawn
-    segment = _old_segmentation(request, source.vocabulary)
+    segment = _old_segmentation(request, old_model.vocabulary)
     vector_rows, vectors = (np.empty(0, dtype=np.int64), None) if spec is None else auxiliary_vectors(spec, vocabulary)
     wanted = [row for row in new.words if shared[row] < 0]
     mean = np.array(old.words)
@@ -110,10 +110,10 @@ def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dic
     recorded = read_preparation(request.new_dict)
 
     def prepare(folder: Path) -> dict[str, Any]:
-        return carry_preparation(source, recorded, None, folder, "embinit transfer-vocab")
+        return carry_preparation(old_model, recorded, None, folder, "embinit transfer-vocab")
 
-    with resized(source, change, request, inputs, FILES, make_rows, remedy, prepare) as (folder, record):
-        transfer = Transfer(source, old, new, recipe, change)
+    with resized(old_model, change, request, inputs, FILES, make_rows, remedy, prepare) as (folder, record):
+        transfer = Transfer(old_model, old, new, recipe, change)
         record |= _record(transfer, request)
         yield transfer, folder, record
 
@@ -159,8 +159,8 @@ def _old_segmentation(request: TransferRequest, old: Vocabulary) -> Callable[[To
 
 def _record(transfer: Transfer, request: TransferRequest) -> dict[str, Any]:
     """Return the record of a transfer, without the entries that all changes have."""
-    weights, new, source = transfer.weights, transfer.new, transfer.source
-    limits = transfer.recipe.bound(output_names(source.model, source.tables)) if source.softmax else None
+    weights, new, old_model = transfer.weights, transfer.new, transfer.old_model
+    limits = transfer.recipe.bound(output_names(old_model.model, old_model.tables)) if old_model.softmax else None
     words = {kind: weights.rows_of(kind)[new.word[weights.rows_of(kind)]].tolist() for kind in KINDS}
     composed = [len(weights.row(row)[0]) for row in words[COMPOSED]]
     return {

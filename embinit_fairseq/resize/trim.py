@@ -20,7 +20,7 @@ from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.io import read_lines
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.new_segmentation import symbols_that_spell, write_restricted
-from embinit_fairseq.resize.old_model import Request, Source, open_source
+from embinit_fairseq.resize.old_model import OldModel, Request, open_old_model
 from embinit_fairseq.resize.prepared import carry_preparation, old_preparation, old_segmentation
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler, parse_line
 from embinit_fairseq.vocab.preparation_record import FILE
@@ -46,7 +46,7 @@ class TrimRequest(Request):
 
 
 @contextlib.contextmanager
-def trimming(request: TrimRequest) -> Iterator[tuple[Source, Change, Path, dict[str, Any]]]:
+def trimming(request: TrimRequest) -> Iterator[tuple[OldModel, Change, Path, dict[str, Any]]]:
     """Yield (old model, change, new folder, its record); the folder has a temporary name until the block ends.
 
     Raises:
@@ -56,30 +56,30 @@ def trimming(request: TrimRequest) -> Iterator[tuple[Source, Change, Path, dict[
         raise OptionError("nothing says which words stay: give --keep-text TEXT, --keep WORDS, or --min-count N")
     inputs = request.check(FILES, ("keep", "keep_text", "bpe_codes", "sentencepiece_model"))
     # 1. The old model, and the segmentation of its text
-    source = open_source(request, keep_optimizer=not request.reset_optimizer)
+    old_model = open_old_model(request, keep_optimizer=not request.reset_optimizer)
     files = request.bpe_codes, request.sentencepiece_model
-    recorded = old_preparation(source, request.preparation, *files)
-    segmentation = old_segmentation(source, recorded, request.preparation, *files)
+    recorded = old_preparation(old_model, request.preparation, *files)
+    segmentation = old_segmentation(old_model, recorded, request.preparation, *files)
     # 2. The words that stay
-    rows, shares, spelling = kept_rows(source.vocabulary, len(source.symbols), request, segmentation)
-    lines = source.lines
-    described = rows[(rows >= len(SPECIAL_SYMBOLS)) & (rows < len(source.vocabulary))]
+    rows, shares, spelling = kept_rows(old_model.vocabulary, len(old_model.symbols), request, segmentation)
+    lines = old_model.lines
+    described = rows[(rows >= len(SPECIAL_SYMBOLS)) & (rows < len(old_model.vocabulary))]
     text = "\n".join([*(lines[row - len(SPECIAL_SYMBOLS)] for row in described), ""])
-    change = Change(rows, [source.symbols[row] for row in rows], text)
+    change = Change(rows, [old_model.symbols[row] for row in rows], text)
     # 3. The new checkpoint, written and loaded by fairseq, with its segmentation, under a temporary name
 
     def prepare(folder: Path) -> dict[str, Any]:
         made = None
         if segmentation is not None:
-            symbols = set(text_symbols(source.vocabulary))
+            symbols = set(text_symbols(old_model.vocabulary))
             kept = symbols.intersection(change.symbols)
             made = write_restricted(segmentation, symbols, kept, request.keep_text, folder, request.output)
             made["kept_to_spell"] = spelling
-        return carry_preparation(source, recorded, segmentation, folder, "embinit trim-vocab", made)
+        return carry_preparation(old_model, recorded, segmentation, folder, "embinit trim-vocab", made)
 
-    with resized(source, change, request, inputs, FILES, prepare=prepare) as (folder, record):
-        removed = np.setdiff1d(np.arange(len(source.symbols)), rows)
-        fillers = int(source.vocabulary.filler[removed].sum())
+    with resized(old_model, change, request, inputs, FILES, prepare=prepare) as (folder, record):
+        removed = np.setdiff1d(np.arange(len(old_model.symbols)), rows)
+        fillers = int(old_model.vocabulary.filler[removed].sum())
         record |= {
             "trim_vocab": 1,
             "words_removed": len(removed) - fillers,
@@ -87,9 +87,9 @@ def trimming(request: TrimRequest) -> Iterator[tuple[Source, Change, Path, dict[
             "tokens_in_dictionary": shares,
             "bytes_before": Path(request.checkpoint).stat().st_size,
             "bytes_after": (folder / "model.pt").stat().st_size,
-            "style": detect_style(text_symbols(source.vocabulary)),
+            "style": detect_style(text_symbols(old_model.vocabulary)),
         }
-        yield source, change, folder, record
+        yield old_model, change, folder, record
 
 
 def kept_rows(

@@ -28,7 +28,7 @@ from embinit_fairseq.init.methods import EXPANSION, METHODS, Recipe, new_rows, r
 from embinit_fairseq.resize.core import Change, load_result, tensors_of
 from embinit_fairseq.resize.evaluation import Batch, divergence, logits, read_text
 from embinit_fairseq.resize.expand import Expansion
-from embinit_fairseq.resize.old_model import Source
+from embinit_fairseq.resize.old_model import OldModel
 from embinit_fairseq.resize.symbol_tensors import output_names
 
 QUANTILES = (0.5, 0.9, 0.99)
@@ -72,19 +72,19 @@ def verify_expansion(
         The record and a histogram per method. `holds` is False if a method with a bound exceeds it by more than
         rounding, if a logit of a new word is not the combination of old logits, or if a logit of an old word changed.
     """
-    source, chosen = expansion.source, expansion.recipe
-    task = source.builder.set_up(source.texts)
-    text = read_text(source.model, source.softmax, len(expansion.change.old_row), task, task, paths)
-    model, _ = load_result(source, expansion.change, folder)
+    old_model, chosen = expansion.old_model, expansion.recipe
+    task = old_model.builder.set_up(old_model.texts)
+    text = read_text(old_model.model, old_model.softmax, len(expansion.change.old_row), task, task, paths)
+    model, _ = load_result(old_model, expansion.change, folder)
     recipes = {chosen.method: chosen}
     for method in COMPARED:
         recipes.setdefault(method, recipe_of(method, expansion.given, seed=chosen.seed))
-    outputs = output_names(source.model, source.tables)
+    outputs = output_names(old_model.model, old_model.tables)
     limits = {method: recipe.bound(outputs) for method, recipe in recipes.items()}
     combined = {method: recipes[method] for method, limit in limits.items() if limit is not None}
     kls, rounding, largest, changed_by = _measure(expansion, model, recipes, combined, progress(text.batches))
-    weights = source.state["model"]
-    eps = max(torch.finfo(weights[table.keys[0]].dtype).eps for table in source.tables)
+    weights = old_model.state["model"]
+    eps = max(torch.finfo(weights[table.keys[0]].dtype).eps for table in old_model.tables)
     methods = {}
     for method, kl in kls.items():
         if (limit := limits[method]) is None:
@@ -127,25 +127,26 @@ def _measure(
         Method -> KL of every token; method -> smallest and largest difference of a new word's logit to the same
         combination of old logits; the largest absolute logit; the largest change of an old word's logit.
     """
-    source, change = expansion.source, expansion.change
-    new_row, rows = change.new_row_of(len(source.symbols)), torch.from_numpy(change.made)
+    old_model, change = expansion.old_model, expansion.change
+    new_row, rows = change.new_row_of(len(old_model.symbols)), torch.from_numpy(change.made)
     stays = torch.from_numpy(new_row >= 0)
     new_rows_of_old = torch.from_numpy(new_row)[stays]
     values = model.state_dict()
-    stored = {method: _stored_rows(source, recipe) for method, recipe in recipes.items()}
-    stored[expansion.recipe.method] = {table.name: values[table.name][rows] for table in source.tables}
+    stored = {method: _stored_rows(old_model, recipe) for method, recipe in recipes.items()}
+    stored[expansion.recipe.method] = {table.name: values[table.name][rows] for table in old_model.tables}
     measured: dict[str, list[np.ndarray]] = {method: [] for method in recipes}
     rounding = {method: np.zeros(2) for method in combined}
     largest = changed_by = 0.0
     with torch.inference_mode():
         for batch in batches:
-            old = logits(source.model, batch)[:, stays]
+            old = logits(old_model.model, batch)[:, stays]
             if not torch.isfinite(old).all():
                 raise CheckpointError(
-                    f"--verify: a logit of {source.path} is NaN or infinite; name an earlier checkpoint of the training"
+                    f"--verify: a logit of {old_model.path} is NaN or infinite; name an earlier checkpoint of the "
+                    "training"
                 )
             largest = max(largest, float(old.abs().max()))
-            moved = batch.moved(new_row, source.sides)
+            moved = batch.moved(new_row, old_model.sides)
             for method in recipes:
                 for name, value in stored[method].items():
                     values[name][rows] = value.to(values[name].dtype)
@@ -165,35 +166,37 @@ def _measure(
     return kls, rounding, largest, changed_by
 
 
-def _stored_rows(source: Source, recipe: Recipe) -> dict[str, Tensor]:
+def _stored_rows(old_model: OldModel, recipe: Recipe) -> dict[str, Tensor]:
     """Return table -> rows of the new words, rounded as the checkpoint would hold them."""
-    weights = source.state["model"]
-    made = new_rows(recipe, tensors_of(source, [weights]))
+    weights = old_model.state["model"]
+    made = new_rows(recipe, tensors_of(old_model, [weights]))
     return {
-        table.name: torch.from_numpy(made[table.name][0]).to(weights[table.keys[0]].dtype) for table in source.tables
+        table.name: torch.from_numpy(made[table.name][0]).to(weights[table.keys[0]].dtype) for table in old_model.tables
     }
 
 
 def verify_trim(
-    source: Source, change: Change, folder: Path, paths: Sequence[str], progress: Progress
+    old_model: OldModel, change: Change, folder: Path, paths: Sequence[str], progress: Progress
 ) -> dict[str, Any]:
     """Measure KL(new || old) token by token, and compare it with the certificate -log P_old(kept words).
 
     Args:
-        source: the old model.
+        old_model: its checkpoint, dictionary and tensors.
         change: the kept rows.
         folder: where the new model.pt is.
         paths: the text, which is read with the new dictionary.
         progress: shows progress.
     """
-    model, task = load_result(source, change, folder)
-    old_task = source.builder.set_up(source.texts)
-    text = read_text(model, source.softmax, len(source.symbols), old_task, task, paths)
+    model, task = load_result(old_model, change, folder)
+    old_task = old_model.builder.set_up(old_model.texts)
+    text = read_text(model, old_model.softmax, len(old_model.symbols), old_task, task, paths)
     old_rows = torch.from_numpy(change.old_row)
     measured, certified = [], []
     for batch in progress(text.batches):
         new = logits(model, batch).double().log_softmax(-1)
-        old = logits(source.model, batch.moved(change.old_row, source.sides)).double().log_softmax(-1)[:, old_rows]
+        old = (
+            logits(old_model.model, batch.moved(change.old_row, old_model.sides)).double().log_softmax(-1)[:, old_rows]
+        )
         measured.append((new.exp() * (new - old)).sum(-1).numpy())
         certified.append(-old.logsumexp(-1).numpy())
     kl, certificate = np.concatenate(measured), np.concatenate(certified)

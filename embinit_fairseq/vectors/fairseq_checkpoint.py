@@ -7,7 +7,6 @@ that the task appends: `<mask>`, language tags. Letters: V rows that were read, 
 from __future__ import annotations
 
 import itertools
-from argparse import Namespace
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from embinit_fairseq.checkpoint_file import load_safely, options_of
 from embinit_fairseq.errors import CheckpointError, OptionError
 from embinit_fairseq.vectors.other_tools import state_of_other_tool
 from embinit_fairseq.vectors.table import (
@@ -26,26 +26,8 @@ from embinit_fairseq.vectors.table import (
     check_dimension,
     check_finite,
 )
-from embinit_fairseq.vectors.torch_file import TorchMatrix, load_safely, matrices
+from embinit_fairseq.vectors.torch_matrices import TorchMatrix, matrices
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, is_filler, read_dictionary
-
-# ---- Options of a checkpoint ----------------------------------------------------------------------------------------
-
-
-def options_of(checkpoint: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """Return the options of a training: the section `part` of `cfg` (fairseq >= 0.10), or all of `args` (before)."""
-    if options := (checkpoint.get("cfg") or {}).get(part):
-        return vars(options) if isinstance(options, Namespace) else dict(options)
-    options = vars(checkpoint.get("args") or Namespace())
-    choice = options.get("arch" if part == "model" else part)
-    return {**options, "_name": choice} if choice else dict(options)
-
-
-def updates_of(checkpoint: Mapping[str, Any]) -> int | None:
-    """Return the number of updates of the training, None if the checkpoint does not say."""
-    history = checkpoint.get("optimizer_history") or [{}]
-    return history[-1].get("num_updates")
-
 
 # ---- Rows of the dictionary -----------------------------------------------------------------------------------------
 

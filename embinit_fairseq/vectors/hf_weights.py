@@ -16,10 +16,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from embinit_fairseq.checkpoint_file import load_safely
 from embinit_fairseq.errors import VectorFileError, counted
 from embinit_fairseq.io import check_is_file, parse_json, read_json
 from embinit_fairseq.vectors.binary_records import mapped_rows
-from embinit_fairseq.vectors.torch_file import load_safely, matrices
+from embinit_fairseq.vectors.torch_matrices import matrices
 
 #: files with a model's weights, in the order of preference; an index names the shards
 WEIGHT_FILES = (

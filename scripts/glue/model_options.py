@@ -17,7 +17,8 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 
 import embinit_fairseq  # noqa: F401  ours, too
 from embinit_fairseq.arguments import ArgumentParser
-from embinit_fairseq.checkpoints.loading import load_checkpoint, options_of, updates_of
+from embinit_fairseq.checkpoint_file import options_of, updates_of
+from embinit_fairseq.checkpoints.loading import load_checkpoint
 from embinit_fairseq.errors import CheckpointError, one_line
 
 #: options of the training, the task or the machine that some architectures have, too

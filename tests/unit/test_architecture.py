@@ -8,13 +8,14 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[2] / "embinit_fairseq"
 
 #: package -> packages it may import from, in addition to BELOW, which are below everything
-BELOW = {"arguments", "errors", "io", "figures", "version"}
+BELOW = {"arguments", "errors", "io", "figures", "checkpoint_file", "version"}
 ALONE = "errors version registration vocab modules optimizers".split()
 ARROWS = {
     **{room: set() for room in ALONE},
     "arguments": {"errors"},
     "io": {"errors"},
     "figures": {"errors", "io"},
+    "checkpoint_file": {"errors"},
     "vectors": {"vocab"},
     "corpora": {"vocab"},
     "init": {"vocab", "vectors"},
@@ -22,9 +23,9 @@ ARROWS = {
     "matrices": {"init"},
     "new_words": {"vocab", "vectors", "init", "embeddings", "matrices"},
     "hf_models": {"vocab", "init", "embeddings", "matrices", "new_words"},
-    "checkpoints": {"vocab", "vectors", "init"},
+    "checkpoints": {"vocab", "init"},
     "embed_init": {"vocab", "vectors", "init", "checkpoints"},
-    "models": {"modules", "checkpoints", "embed_init", "vocab"},
+    "models": {"modules", "checkpoints", "vocab"},
     "criterions": {"modules", "models"},
     "resize": {"vocab", "vectors", "init", "checkpoints"},
     "interop": {"vocab", "vectors", "modules", "checkpoints", "models"},

@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from small_models import ARCHITECTURES, PAD, task_of
 from tupe_reference import visible_dropout
 
+from embinit_fairseq.embed_init.request import request_from
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.models.duo_classifier import DuoClassifier, DuoClassifierConfig
 from embinit_fairseq.modules.duo_sentence_embedding import ATTENTIONS
@@ -118,7 +119,7 @@ def check(checkpoint=None, train_embeddings=False, **asked):
     """Before a training with the options of a command line in the model's configuration, as in fairseq's flat kind."""
     model = model_with(train_embeddings=train_embeddings)
     model.cfg = Namespace(**vars(model.cfg), **asked)
-    model.check_training(checkpoint)
+    model.check_training(checkpoint, request_from(model.cfg))
 
 
 ONE, BOTH = ["encoder=vectors.txt"], ["encoder=vectors.txt", "encoder_p=vectors.txt"]

@@ -349,9 +349,9 @@ def test_a_run_that_is_continued(tmp_path, caplog):
     for record in (record_of(rows=None), record_of(dictionary=None), {"slots": {"encoder": {}}}, {}):
         assert other_dictionaries(record, {"encoder": OTHERS}) == []
     model, checked = Model(), []
-    model.check_training = checked.append
+    model.check_training = lambda checkpoint, request: checked.append((checkpoint, request.strategy))
     begun = continued(tmp_path / "new", "xavier", model)
-    assert checked == [None]
+    assert checked == [(None, "xavier")]
     torch.save({"args": begun, "model": {}}, last)
     caplog.clear()
     assert continued(tmp_path, "xavier").embed_init_record == begun.embed_init_record
@@ -373,10 +373,10 @@ def test_a_run_that_is_continued(tmp_path, caplog):
 @pytest.mark.parametrize(("model", "refused"), [(Model(WORDS), False), (Model(OTHERS), True), (PAIRS, False)])
 def test_a_checkpoint_that_is_used(model, refused):
     cfg = argparse.Namespace(embed_init="xavier", embed_init_record=json.dumps(record_of()))
-    before = plugin._overrides.set({})
+    before = plugin.overrides.set({})
     with pytest.raises(OptionError, match=r"\(encoder\)") if refused else contextlib.nullcontext():
         assert plugin._build_model(lambda *_: model, cfg, None, from_checkpoint=True) is model
-    plugin._overrides.reset(before)
+    plugin.overrides.reset(before)
 
 
 @pytest.mark.parametrize(

@@ -113,8 +113,8 @@ def test_transfer_has_the_numbers_of_the_command(tmp_path, method):
     path.write_text(dictionary(["w3", "new", "w1w2", "w0"]))
     files = {"checkpoint": checkpoint.path, "dictionary": checkpoint.dictionary, "output": str(checkpoint.output)}
     with transferring(TransferRequest(**files, new_dict=str(path), method=method, seed=2)) as (done, _, record):
-        tables = {table.name: checkpoint.state["model"][table.keys[0]] for table in done.source.tables}
-        keys = {table.name: table.keys[0] for table in done.source.tables}
+        tables = {table.name: checkpoint.state["model"][table.keys[0]] for table in done.old_model.tables}
+        keys = {table.name: table.keys[0] for table in done.old_model.tables}
     got = ei.transfer(tables, checkpoint.dictionary, path, method, seed=2)
     new = checkpoint.written()["model"]
     assert_same(got.matrices, {name: new[key] for name, key in keys.items()})

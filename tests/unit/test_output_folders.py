@@ -166,7 +166,7 @@ def test_places_that_cannot_be_written_to(command, tmp_path, capsys, monkeypatch
     """Of folders found before the work: nothing is read from the checkpoint."""
     (tmp_path / "file").write_text("precious")
     if command.name:
-        monkeypatch.setattr("embinit_fairseq.vectors.torch_file.load_safely", None)
+        monkeypatch.setattr("embinit_fairseq.checkpoint_file.load_safely", None)
         code = command.run(tmp_path / "file", "--force")
         refused(capsys, code, f"--output {tmp_path / 'file'}: ", "another --output")
         with monkeypatch.context() as patch:

@@ -23,7 +23,7 @@ from embinit_fairseq.errors import DataError
 from embinit_fairseq.init.init_report import pack_rows, symbols_digest, unpack_rows
 from embinit_fairseq.resize.core import resized_record
 from embinit_fairseq.resize.expand import averaged_rows, place_words, read_words, subwords_of_words
-from embinit_fairseq.resize.old_model import Source
+from embinit_fairseq.resize.old_model import OldModel
 from embinit_fairseq.resize.optimizer import UnknownStateError, resize_optimizer
 from embinit_fairseq.resize.symbol_tensors import with_rows
 from embinit_fairseq.vocab.dictionary import read_dictionary
@@ -46,7 +46,7 @@ def source_of(text, appended=(), vocabulary=None):
     vocabulary = vocabulary or read_dictionary(text)
     text = Path(text).read_bytes().decode("utf-8")
     symbols = [*vocabulary.symbols, *appended]
-    lines = Source.lines.fget(SimpleNamespace(text=text))
+    lines = OldModel.lines.fget(SimpleNamespace(text=text))
     return SimpleNamespace(vocabulary=vocabulary, symbols=symbols, lines=lines)
 
 
@@ -136,7 +136,7 @@ def test_folders_and_languages_of_the_data(tmp_path):
 D, N = 3, 8
 SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>", "a", "madeupword0000", "b"]  # and <mask> behind the file
 #: three new words: one in the filler's row 5, two in rows 7 and 8; `<mask>` moves from 7 to 9
-ROW_MAP = np.array([0, 1, 2, 3, 4, -1, 6, -1, -1, 7])
+OLD_ROW = np.array([0, 1, 2, 3, 4, -1, 6, -1, -1, 7])
 MADE, KEPT, OLD = (torch.tensor(rows) for rows in ([5, 7, 8], [0, 1, 2, 3, 4, 6, 9], [0, 1, 2, 3, 4, 6, 7]))
 
 
@@ -166,7 +166,7 @@ OPTIMIZERS = {
 
 
 def resized(state, model=None, tables=TABLES):
-    return resize_optimizer(state, model or Model(), tables, ROW_MAP)
+    return resize_optimizer(state, model or Model(), tables, OLD_ROW)
 
 
 def optimizer_of(model, name, frozen):
@@ -194,9 +194,9 @@ def trained(name="adam", frozen=()):
 def test_an_optimizer_continues_with_the_resized_state(name, frozen):
     """Without a softmax over it, the gradient of a table is the same before and after: so must be its next step."""
     model, optimizer = trained(name, frozen)
-    result = Model(len(ROW_MAP))
+    result = Model(len(OLD_ROW))
     old = model.state_dict()
-    result.load_state_dict({key: with_rows(old[key], ROW_MAP) if key in TABLES else old[key] for key in old})
+    result.load_state_dict({key: with_rows(old[key], OLD_ROW) if key in TABLES else old[key] for key in old})
     after = optimizer_of(result, name, frozen)
     after.load_state_dict(resized(copy.deepcopy(optimizer.state_dict())))  # as in a file: counters are tensors
     found = after.state[result.table.weight]
@@ -259,7 +259,7 @@ def test_the_record_of_embed_init_knows_the_new_dictionary():
     mine["known_rows"] = pack_rows(np.array([0, 0, 0, 0, 1, 1, 0, 1], dtype=bool))
     other = {**mine, "dictionary": "of the other side"}
 
-    change = SimpleNamespace(old_row=ROW_MAP, symbols=new)
+    change = SimpleNamespace(old_row=OLD_ROW, symbols=new)
 
     def record_after(record):
         return resized_record(record, old, change)

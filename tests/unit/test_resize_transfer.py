@@ -90,17 +90,17 @@ def test_every_table_is_w_times_the_old_one(family: str, method: str, tmp_path: 
     copied = weights.old_row >= 0
     pairs = [(old.state["model"], state["model"]), (old.state["extra_state"]["ema"], state["extra_state"]["ema"])]
     for before, after in pairs:
-        changed = {key for table in done.source.tables for key in table.keys_in(before)}
+        changed = {key for table in done.old_model.tables for key in table.keys_in(before)}
         assert before.keys() == after.keys()
         assert all(torch.equal(after[key], value) for key, value in before.items() if key not in changed)
-        for table in done.source.tables:
+        for table in done.old_model.tables:
             for key in table.keys_in(before):
                 expected = (matrix @ before[key].double()).float()
                 expected[drawn] = after[key][drawn]
                 torch.testing.assert_close(after[key], expected, rtol=1e-6, atol=1e-7)
                 assert torch.equal(after[key][copied], before[key][weights.old_row[copied]])
-    names = [name for name, _ in done.source.model.named_parameters()]
-    for table in done.source.tables:
+    names = [name for name, _ in done.old_model.model.named_parameters()]
+    for table in done.old_model.tables:
         for name in set(table.names) & set(names):
             before, after = (each["last_optimizer_state"]["state"][names.index(name)] for each in (old.state, state))
             for moment in ("exp_avg", "exp_avg_sq"):

@@ -37,14 +37,14 @@ def test_the_new_distribution_is_the_old_one_given_the_words_that_stay(family: s
     assert "differs from -log P_old(kept)" in said
     assert "--keep-text keeps" in said  # "unknown" is a word that is not there
     options = {"keep_text": (str(text),), "side": "decoder" if translates else None}
-    with trimming(request(old.path, old.dictionary, tmp_path / "again", **options)) as (source, change, folder, _):
-        rows, (new, _) = torch.from_numpy(change.old_row), load_result(source, change, folder)
+    with trimming(request(old.path, old.dictionary, tmp_path / "again", **options)) as (old_model, change, folder, _):
+        rows, (new, _) = torch.from_numpy(change.old_row), load_result(old_model, change, folder)
     tokens = torch.randint(4, len(rows), (3, 5), generator=torch.Generator().manual_seed(2))
     inputs = {"src_tokens": tokens}
     if translates:
         inputs |= {"src_lengths": torch.full((3,), 5), "prev_output_tokens": tokens}
     mapped = {**inputs, "prev_output_tokens" if translates else "src_tokens": rows[tokens]}
-    before = source.model.double()(**mapped)[0].log_softmax(-1)
+    before = old_model.model.double()(**mapped)[0].log_softmax(-1)
     after = new.double()(**inputs)[0].log_softmax(-1)
     mass = before[..., rows].logsumexp(-1, keepdim=True)
     torch.testing.assert_close(after, before[..., rows] - mass, rtol=0, atol=1e-12)

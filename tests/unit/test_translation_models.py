@@ -151,9 +151,9 @@ def test_slots_of_embed_init(name, options, names):
 )
 def test_contradictions_are_named(name, options, message):
     with pytest.raises(OptionError, match=message):
-        ARCHITECTURES[name].build(**options).check_training(None)
+        ARCHITECTURES[name].build(**options).check_training(None, None)
     DUO.build(**TIED, encoder_dim_s=5, decoder_dim_s=5)  # said twice is none
-    TUPE.build(rel_pos=True, rel_pos_bins=16, max_rel_pos=64).check_training(None)
+    TUPE.build(rel_pos=True, rel_pos_bins=16, max_rel_pos=64).check_training(None, None)
 
 
 @each_model

@@ -82,7 +82,7 @@ def test_probabilities_are_in_single_precision_and_other_arguments_are_ignored()
 )
 def test_options_of_positions_that_have_no_effect_or_cannot_be(options, message):
     with pytest.raises(OptionError, match=message) if message else contextlib.nullcontext():
-        TUPE.build(**options).check_training(None)
+        TUPE.build(**options).check_training(None, None)
 
 
 def test_what_a_training_could_not_do_is_refused_before_it(monkeypatch):
@@ -91,10 +91,10 @@ def test_what_a_training_could_not_do_is_refused_before_it(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     wide = {"attention_kernel": "flex", "encoder_embed_dim": 32}
     with pytest.raises(OptionError, match="flex has no dropout of attention weights: add --attention-dropout 0"):
-        TUPE.build(**wide).check_training(None)
+        TUPE.build(**wide).check_training(None, None)
     with pytest.raises(OptionError, match="dimension 16 or more, these have 2"):  # the generator's
-        ELECTRA.build(**wide, attention_dropout=0.0).check_training(None)
-    TUPE.build(**wide, attention_dropout=0.0).check_training(None)
+        ELECTRA.build(**wide, attention_dropout=0.0).check_training(None, None)
+    TUPE.build(**wide, attention_dropout=0.0).check_training(None, None)
     for architecture in (TUPE, ELECTRA):
         architecture.build(task_of(masking=True, tokens_per_sample=10))
         with pytest.raises(OptionError, match=r"--tokens-per-sample 11 is more than --max-positions 10.*dropped"):

@@ -14,10 +14,11 @@ import pytest
 import torch
 from source_files import Malicious, numbers, save_checkpoint, write_dictionary
 
+from embinit_fairseq.checkpoint_file import options_of
 from embinit_fairseq.checkpoints.loading import load_checkpoint
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import CheckpointError, OptionError, VectorFileError
-from embinit_fairseq.vectors.fairseq_checkpoint import FairseqCheckpoint, options_of
+from embinit_fairseq.vectors.fairseq_checkpoint import FairseqCheckpoint
 from embinit_fairseq.vectors.open import open_vectors
 from embinit_fairseq.vectors.table import Wanted
 

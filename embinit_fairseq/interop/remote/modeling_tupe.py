@@ -38,7 +38,7 @@ from transformers.utils import logging
 # transformers 4.46 copies what this file imports, and not what those files do
 from embinit_fairseq.errors import __doc__ as _errors  # noqa: F401
 from embinit_fairseq.interop.remote.configuration_tupe import TupeConfig
-from embinit_fairseq.modules.attention_kernels import AttentionBias, prepare
+from embinit_fairseq.modules.attention_kernels import AttentionContext, prepare
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS, EncoderLayer, LayerConfig
 from embinit_fairseq.modules.fixed_positions import __doc__ as _fixed_positions  # noqa: F401
 from embinit_fairseq.modules.heads import ClassificationHead
@@ -143,17 +143,17 @@ class TupeModel(TupePreTrainedModel):
         bias = self.positions.bias(x.shape[1])
         if kernel == "eager" and bias is not None and padding_mask is not None:  # added once, not in every layer
             bias, padding_mask = bias.masked_fill(padding_mask[:, None, None], torch.finfo(bias.dtype).min), None
-        attn_bias = prepare(kernel, bias, padding_mask, self.positions.rotation(x.shape[1]))
+        context = prepare(kernel, bias, padding_mask, self.positions.rotation(x.shape[1]))
         if output_attentions:
-            attn_bias = replace(attn_bias, weights=[])
+            context = replace(context, weights=[])
         projections = self.positions.projections(x.shape[1]) or ()
         hiddens = [x]
         for layer in self.layers:
-            x = self._run(layer, x, attn_bias, *projections)
+            x = self._run(layer, x, context, *projections)
             hiddens.append(x)
         if self.layer_norm is not None:
             x = hiddens[-1] = self.layer_norm(x)
-        attentions = None if attn_bias.weights is None else tuple(attn_bias.weights)
+        attentions = None if context.weights is None else tuple(context.weights)
         output = BaseModelOutput(x, tuple(hiddens) if output_hidden_states else None, attentions)
         return output.to_tuple() if return_dict is False else output
 
@@ -170,15 +170,15 @@ class TupeModel(TupePreTrainedModel):
         x = self.dropout(x)
         return x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
 
-    def _run(self, layer: nn.Module, x: Tensor, attn_bias: AttentionBias, *projections: Tensor) -> Tensor:
+    def _run(self, layer: nn.Module, x: Tensor, context: AttentionContext, *projections: Tensor) -> Tensor:
         """Run a layer. projections: added to queries and keys."""
 
         def run(x: Tensor, bias: Tensor | None, prepared: Tensor | None, *projections: Tensor) -> Tensor:
-            shared = replace(attn_bias, bias=bias, prepared=prepared)
+            shared = replace(context, bias=bias, prepared=prepared)
             return layer(x, shared, projections or None)
 
         # tensors one by one, since gradient checkpointing follows arguments only
-        tensors = x, attn_bias.bias, attn_bias.prepared, *projections
+        tensors = x, context.bias, context.prepared, *projections
         if self.gradient_checkpointing and self.training:
             return self._gradient_checkpointing_func(run, *tensors)
         return run(*tensors)

@@ -1,55 +1,20 @@
-"""Read files written by `torch.save` without running anything they carry: tensors and plain data only.
+"""Read files written by `torch.save` without running anything they carry, and the options that fairseq stored in them.
 
-torch is imported when a file is opened. Letters: V rows, D columns.
+torch is imported when a file is opened.
 """
 
 from __future__ import annotations
 
 import inspect
+from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from embinit_fairseq.errors import EmbinitError
 
-if TYPE_CHECKING:
-    import torch
-
 #: first bytes of a file that torch.save wrote since 1.6, and before
 _ZIP, _PICKLE = b"PK\x03\x04", b"\x80\x02"
-
-
-@dataclass(frozen=True)
-class TorchMatrix:
-    """A two-dimensional floating point tensor."""
-
-    tensor: torch.Tensor
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(V, D)."""
-        return self.tensor.shape[0], self.tensor.shape[1]
-
-    def take(self, rows: np.ndarray) -> np.ndarray:
-        """Return these rows, in this order: (len(rows), D) float32."""
-        import torch
-
-        return np.ascontiguousarray(self.tensor.detach()[torch.from_numpy(rows)].float().numpy())
-
-
-def matrices(state: Mapping[str, Any]) -> dict[str, TorchMatrix]:
-    """Return the two-dimensional floating point tensors of a state dict, by name."""
-    import torch
-
-    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-    return {
-        name: TorchMatrix(tensor)
-        for name, tensor in tensors.items()
-        if tensor.layout == torch.strided and tensor.dim() == 2 and tensor.is_floating_point()
-    }
 
 
 def load_safely(path: Path, error: type[EmbinitError], what: str) -> Any:
@@ -98,3 +63,18 @@ def load_safely(path: Path, error: type[EmbinitError], what: str) -> Any:
             fault = "this is another kind of file, which torch.save did not write; check the path"
         raise error(f"{path}: not {what} that can be read safely: {fault}") from cause
     return loaded
+
+
+def options_of(checkpoint: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """Return the options of a training: the section `part` of `cfg` (fairseq >= 0.10), or all of `args` (before)."""
+    if options := (checkpoint.get("cfg") or {}).get(part):
+        return vars(options) if isinstance(options, Namespace) else dict(options)
+    options = vars(checkpoint.get("args") or Namespace())
+    choice = options.get("arch" if part == "model" else part)
+    return {**options, "_name": choice} if choice else dict(options)
+
+
+def updates_of(checkpoint: Mapping[str, Any]) -> int | None:
+    """Return the number of updates of the training, None if the checkpoint does not say."""
+    history = checkpoint.get("optimizer_history") or [{}]
+    return history[-1].get("num_updates")
