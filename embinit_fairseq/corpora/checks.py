@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from embinit_fairseq.corpora.raw_texts import OTHER_ENDS, RawText
 from embinit_fairseq.corpora.reading import SHOWN, has_mark, shown_lines
-from embinit_fairseq.corpora.sources import OTHER_ENDS, Source
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS
 
@@ -60,10 +60,10 @@ MEANING = {
 
 @dataclass
 class Checked:
-    """Facts about a source.
+    """Facts about a raw text.
 
     Args:
-        source: what was read.
+        raw_text: what was read.
         lines: their number.
         doubled: number of lines that occurred before.
         mark: the file begins with a byte-order mark.
@@ -71,7 +71,7 @@ class Checked:
         labels: label -> line of its first occurrence, of a column with labels.
     """
 
-    source: Source
+    raw_text: RawText
     lines: int = 0
     doubled: int = 0
     mark: bool = False
@@ -81,19 +81,19 @@ class Checked:
     def entry(self) -> dict[str, Any]:
         """Return the numbers, for the record."""
         counts = {name: count for name, (count, _) in self.odd.items()}
-        facts = {"file": str(self.source), "split": self.source.split, "column": self.source.column}
+        facts = {"file": str(self.raw_text), "split": self.raw_text.split, "column": self.raw_text.column}
         return {**facts, "lines": self.lines, **counts, "doubled": self.doubled, "byte_order_mark": self.mark}
 
 
-def check_source(source: Source) -> Checked:
-    """Read a source once; raise DataError if it cannot be read, is not UTF-8 or has no line."""
-    checked = Checked(source, mark=has_mark(source.path))
+def check_raw_text(raw_text: RawText) -> Checked:
+    """Read a raw text once; raise DataError if it cannot be read, is not UTF-8 or has no line."""
+    checked = Checked(raw_text, mark=has_mark(raw_text.path))
     found: dict[str, list[int]] = {name: [] for name in _ODD}
     counts: Counter[str] = Counter()
     hashes = array("q")  # eight bytes per line: memory for a hundred million lines
-    for number, line in source.raw_texts():
+    for number, line in raw_text.numbered_lines():
         checked.lines += 1
-        if source.is_label:
+        if raw_text.is_label:
             checked.labels.setdefault(line.strip(), number)
             continue
         hashes.append(hash(line))
@@ -103,7 +103,7 @@ def check_source(source: Source) -> Checked:
                 if len(found[name]) < SHOWN:
                     found[name].append(number)
     if not checked.lines:
-        raise DataError(f"{source}: no line in it; give the text")
+        raise DataError(f"{raw_text}: no line in it; give the text")
     checked.doubled = len(hashes) - len(np.unique(np.frombuffer(hashes, dtype=np.int64)))
     checked.odd = {name: (counts[name], found[name]) for name in _ODD}
     return checked
@@ -115,27 +115,27 @@ def check_together(
     """Return the classes of the labels; raise DataError for texts that do not belong together, or cannot be prepared.
 
     Args:
-        checked: all sources.
+        checked: all raw texts.
         is_segmented_later: the steps make subwords.
         is_regression: labels are numbers.
         trained: the classes of the trained model for which the texts are prepared.
     """
-    for split in {one.source.split: None for one in checked}:
-        first, *others = [one for one in checked if one.source.split == split]
+    for split in {one.raw_text.split: None for one in checked}:
+        first, *others = [one for one in checked if one.raw_text.split == split]
         for other in others:
             if other.lines != first.lines:
                 raise DataError(
-                    f"{first.source} has {first.lines:,} lines, {other.source} {other.lines:,}: line n of one must "
+                    f"{first.raw_text} has {first.lines:,} lines, {other.raw_text} {other.lines:,}: line n of one must "
                     "belong to line n of the other; find the first pair that does not"
                 )
     for one in checked:
         count, numbers = one.odd["segmented"]
         if is_segmented_later and count > _SEGMENTED_TEXT * one.lines:
             raise DataError(
-                f"{one.source}: found subwords in {shown_lines(numbers, count)}, expected raw text; give it before its "
-                "segmentation, or leave the subwords out of --steps"
+                f"{one.raw_text}: found subwords in {shown_lines(numbers, count)}, expected raw text; give it before "
+                "its segmentation, or leave the subwords out of --steps"
             )
-    labelled = [one for one in checked if one.source.is_label]
+    labelled = [one for one in checked if one.raw_text.is_label]
     _check_labels(labelled, is_regression)
     return [] if is_regression or not labelled else _classes(labelled, trained)
 
@@ -150,7 +150,7 @@ def _check_labels(labelled: Sequence[Checked], is_regression: bool) -> None:
     spellings: dict[Decimal | str, str] = {}
     for one in labelled:
         for label, number in one.labels.items():
-            spelling, where = _spelling(label), f"{one.source.path}:{number}: the label {label[:60]!r}"
+            spelling, where = _spelling(label), f"{one.raw_text.path}:{number}: the label {label[:60]!r}"
             if spelling == "":
                 raise DataError(f"{where} is empty; write it, or remove the line")
             if is_regression and isinstance(spelling, str):
@@ -176,7 +176,7 @@ def _spelling(label: str) -> Decimal | str:
 
 def _classes(labelled: Sequence[Checked], trained: Sequence[str] | None) -> list[str]:
     """Return the classes: of a trained model in its order, else those of the training text, sorted."""
-    training = {class_of(label) for one in labelled if one.source.split == "train" for label in one.labels}
+    training = {class_of(label) for one in labelled if one.raw_text.split == "train" for label in one.labels}
     classes, where = sorted(training), "the training text"
     remedy = "add examples of it, or give --regression if labels are numbers"
     if trained is not None:
@@ -187,30 +187,30 @@ def _classes(labelled: Sequence[Checked], trained: Sequence[str] | None) -> list
         for label, number in one.labels.items():
             if class_of(label) not in known:
                 raise DataError(
-                    f"{one.source.path}:{number}: the class {class_of(label)[:60]} is not in {where}, which has "
+                    f"{one.raw_text.path}:{number}: the class {class_of(label)[:60]} is not in {where}, which has "
                     f"{', '.join(classes)[:100]}; {remedy}"
                 )
     if trained is not None:
         return classes
     if len(classes) < 2:
-        raise DataError(f"{labelled[0].source}: found one class, {classes[0][:60]}; expected two or more")
+        raise DataError(f"{labelled[0].raw_text}: found one class, {classes[0][:60]}; expected two or more")
     return sorted(classes, key=int) if all(label.removeprefix("-").isdecimal() for label in classes) else classes
 
 
 def table_rows(checked: Sequence[Checked]) -> list[list[str]]:
-    """Return the table of what was found: a heading, then a row per source."""
-    texts = [one for one in checked if not one.source.is_label]
+    """Return the table of what was found: a heading, then a row per text."""
+    texts = [one for one in checked if not one.raw_text.is_label]
     rows = [["text", "lines", *_ODD, "doubled", "BOM"]]
     for one in texts:
         counts = [one.lines, *(one.odd[name][0] for name in _ODD), one.doubled]
-        rows.append([str(one.source), *(f"{count:,}" for count in counts), "yes" if one.mark else "no"])
+        rows.append([str(one.raw_text), *(f"{count:,}" for count in counts), "yes" if one.mark else "no"])
     return rows
 
 
 def attention(checked: Sequence[Checked]) -> list[str]:
     """Return a line for everything odd, with line numbers."""
     return [
-        f"attention      {one.source}: {MEANING[name]} in {shown_lines(numbers, count)}"
+        f"attention      {one.raw_text}: {MEANING[name]} in {shown_lines(numbers, count)}"
         for one in checked
         for name, (count, numbers) in one.odd.items()
         if count

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from embinit_fairseq.corpora.raw_texts import LABEL, PLAIN, Columns, RawText, find_raw_texts
 from embinit_fairseq.corpora.reading import suffix_of
-from embinit_fairseq.corpora.sources import LABEL, PLAIN, Columns, Source, find_sources
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import check_folder, check_is_file, check_place
 from embinit_fairseq.vocab.dictionary import read_dictionary
@@ -78,13 +78,13 @@ class Plan:
     """Hold the work of one call: texts, steps, dictionaries, names of files.
 
     Args:
-        request, sources, columns: see there.
+        request, raw_texts, columns: see there.
         learns: `bpe` or `sentencepiece` if subwords are learned, else ``.
         label_dictionary: of the trained classifier for which the texts are prepared.
     """
 
     request: PrepareRequest
-    sources: list[Source]
+    raw_texts: list[RawText]
     columns: dict[str, Column]
     learns: str = ""
     label_dictionary: str | None = None
@@ -92,7 +92,7 @@ class Plan:
     @property
     def task(self) -> str:
         """The task of fairseq-train."""
-        if any(source.is_label for source in self.sources):
+        if any(raw_text.is_label for raw_text in self.raw_texts):
             return "sentence_prediction"
         return "translation" if len(self.columns) == 2 else "language_modeling"
 
@@ -102,26 +102,26 @@ class Plan:
             return f"{column}/dict.txt"
         return f"dict.{column}.txt" if column else "dict.txt"
 
-    def prefix(self, source: Source) -> str:
-        """Return the path of a source's binary files without ending, as fairseq names them."""
+    def prefix(self, raw_text: RawText) -> str:
+        """Return the path of a text's binary files without ending, as fairseq names them."""
         if self.task == "sentence_prediction":
-            return f"{source.column}/{source.split}"
+            return f"{raw_text.column}/{raw_text.split}"
         pair = "-".join(self.columns)
-        return f"{source.split}.{pair}.{source.column}" if source.column else source.split
+        return f"{raw_text.split}.{pair}.{raw_text.column}" if raw_text.column else raw_text.split
 
 
 def make_plan(request: PrepareRequest) -> Plan:
     """Return the plan; raise OptionError, DataError or OutputError if the options or the files do not allow it."""
     columns = Columns(request.source_lang, request.target_lang, request.text_columns, request.label_column)
-    sources = find_sources(request.texts, columns)
+    raw_texts = find_raw_texts(request.texts, columns)
     files = (request.bpe_codes, request.sentencepiece_model, request.dictionary, request.target_dict)
-    read: list[str | Path] = [*(source.path for source in sources), *filter(None, files)]
+    read: list[str | Path] = [*(raw_text.path for raw_text in raw_texts), *filter(None, files)]
     check_folder(request.output, request.force, OURS, read)
     check_place(request.output)
-    names = list(dict.fromkeys(source.column for source in sources if not source.is_label))
+    names = list(dict.fromkeys(raw_text.column for raw_text in raw_texts if not raw_text.is_label))
     if request.regression and request.label_column is None:
         raise OptionError("--regression: for numbers as labels; name their column by --label-column")
-    plan = Plan(request, sources, {name: Column(name, _lang(name, request, sources), name) for name in names})
+    plan = Plan(request, raw_texts, {name: Column(name, _lang(name, request, raw_texts), name) for name in names})
     _choose_dictionaries(plan)
     _check_training_text(plan)
     for column in plan.columns.values():
@@ -129,18 +129,18 @@ def make_plan(request: PrepareRequest) -> Plan:
     return plan
 
 
-def _lang(name: str, request: PrepareRequest, sources: Sequence[Source]) -> str:
+def _lang(name: str, request: PrepareRequest, raw_texts: Sequence[RawText]) -> str:
     """Return the language of a column: its name, else as the user says, else as the files end, else English."""
     if name and request.label_column is None:
         return name
-    suffix = suffix_of(sources[0].path) if sources[0].field is None else ""
+    suffix = suffix_of(raw_texts[0].path) if raw_texts[0].field is None else ""
     return request.source_lang or ("en" if suffix.lower() in PLAIN else suffix)
 
 
 def _check_training_text(plan: Plan) -> None:
     """Raise OptionError if a dictionary, or classes, must be made of training text and there is none."""
     request = plan.request
-    if any(source.split == "train" for source in plan.sources):
+    if any(raw_text.split == "train" for raw_text in plan.raw_texts):
         return
     if request.dictionary is None:
         raise OptionError("TEXT: no training text, of which the dictionary is made; name it train=FILE, or give --dict")
@@ -166,7 +166,7 @@ def _choose_dictionaries(plan: Plan) -> None:
     _check_dictionaries(request, is_pair)
     plan.label_dictionary = _label_dictionary(request)
     is_one = request.joined_dictionary or request.dictionary == request.target_dict
-    suffix = suffix_of(plan.sources[0].path)
+    suffix = suffix_of(plan.raw_texts[0].path)
     for at, column in enumerate(plan.columns.values()):
         is_shared = request.joined_dictionary or not is_pair
         column.shares = names[0] if is_shared else column.name

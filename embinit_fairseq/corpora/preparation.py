@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.corpora import fairseq_data
-from embinit_fairseq.corpora.checks import Checked, check_source, check_together, class_of
+from embinit_fairseq.corpora.checks import Checked, check_raw_text, check_together, class_of
 from embinit_fairseq.corpora.plan import LEARNED, OURS, Column, Plan
-from embinit_fairseq.corpora.sources import LABEL, Source
+from embinit_fairseq.corpora.raw_texts import LABEL, RawText
 from embinit_fairseq.corpora.subwords import MOST_LINES, learn_codes, learn_model
 from embinit_fairseq.corpora.workers import SEPARATOR, parts_of, segmented, symbols_of, workers
 from embinit_fairseq.io import whole_folder
@@ -36,7 +36,7 @@ _TRIED = 20
 
 def check_texts(plan: Plan) -> tuple[list[Checked], list[str]]:
     """Read all texts once; return what was found, and the classes; raise DataError for what cannot be prepared."""
-    checked = [check_source(source) for source in plan.sources]
+    checked = [check_raw_text(raw_text) for raw_text in plan.raw_texts]
     makes_subwords = any(STEPS[step["step"]].subwords for column in plan.columns.values() for step in column.steps)
     trained = None
     if plan.label_dictionary is not None:
@@ -54,13 +54,13 @@ def prepare(plan: Plan, checked: Sequence[Checked], classes: Sequence[str], bars
         bars: shows progress.
     """
     request = plan.request
-    lines = {one.source: one.lines for one in checked}
+    lines = {one.raw_text: one.lines for one in checked}
     with whole_folder(request.output, request.force, OURS) as folder:
         for name in ("text", "bin"):
             (folder / name).mkdir()
         learned = _learn(plan, folder, lines, bars) if plan.learns else None
         counts = _write_texts(plan, folder, lines, bars)
-        with closing(bars("binarise", len(plan.sources), "text")) as bar:
+        with closing(bars("binarise", len(plan.raw_texts), "text")) as bar:
             splits, sizes = _binarise(plan, folder, counts, classes, bar)
         _record(plan, folder)
     return {
@@ -78,12 +78,12 @@ def prepare(plan: Plan, checked: Sequence[Checked], classes: Sequence[str], bars
     }
 
 
-def _text_file(folder: Path, source: Source) -> Path:
-    return folder / "text" / f"{source.split}.{source.column or 'txt'}"
+def _text_file(folder: Path, raw_text: RawText) -> Path:
+    return folder / "text" / f"{raw_text.split}.{raw_text.column or 'txt'}"
 
 
-def _texts(plan: Plan) -> list[Source]:
-    return [source for source in plan.sources if not source.is_label]
+def _texts(plan: Plan) -> list[RawText]:
+    return [raw_text for raw_text in plan.raw_texts if not raw_text.is_label]
 
 
 def _write(chunks: Iterable[Any], path: Path, bar: Any) -> Counter[str]:
@@ -97,16 +97,16 @@ def _write(chunks: Iterable[Any], path: Path, bar: Any) -> Counter[str]:
     return counts
 
 
-def _learn(plan: Plan, folder: Path, lines: dict[Source, int], bars: Bars) -> dict[str, Any]:
+def _learn(plan: Plan, folder: Path, lines: dict[RawText, int], bars: Bars) -> dict[str, Any]:
     """Apply the steps before the subwords, learn these of the training text, and set them in the plan."""
     option, size_name, name = LEARNED[plan.learns]
     size, counts = getattr(plan.request, size_name), Counter[str]()
     preparations = {name: column.preparation for name, column in plan.columns.items()}
     with workers(preparations, plan.request.jobs) as mapped:
-        for source in _texts(plan):
-            with closing(bars(f"prepare {source}", lines[source], "line")) as bar:
-                found = _write(mapped(parts_of, source.column, source.lines()), _parts_file(folder, source), bar)
-            if source.split == "train":
+        for raw_text in _texts(plan):
+            with closing(bars(f"prepare {raw_text}", lines[raw_text], "line")) as bar:
+                found = _write(mapped(parts_of, raw_text.column, raw_text.lines()), _parts_file(folder, raw_text), bar)
+            if raw_text.split == "train":
                 counts.update(found)
     with closing(bars("learn subwords", 1, "model")):
         if plan.learns == "bpe":
@@ -119,38 +119,38 @@ def _learn(plan: Plan, folder: Path, lines: dict[Source, int], bars: Bars) -> di
     return {"file": name, "asked": size, "made": number}
 
 
-def _parts_file(folder: Path, source: Source) -> Path:
-    return _text_file(folder, source).with_name(f"{source.split}.{source.column}.parts")
+def _parts_file(folder: Path, raw_text: RawText) -> Path:
+    return _text_file(folder, raw_text).with_name(f"{raw_text.split}.{raw_text.column}.parts")
 
 
-def _spaced(plan: Plan, folder: Path, lines: dict[Source, int]) -> Iterable[str]:
+def _spaced(plan: Plan, folder: Path, lines: dict[RawText, int]) -> Iterable[str]:
     """Yield at most MOST_LINES lines of the training text of all columns, evenly spaced."""
-    training = [source for source in _texts(plan) if source.split == "train"]
-    step = max(1, -(-sum(lines[source] for source in training) // MOST_LINES))
-    for source in training:
-        with open(_parts_file(folder, source), encoding="utf-8", newline="\n") as file:
+    training = [raw_text for raw_text in _texts(plan) if raw_text.split == "train"]
+    step = max(1, -(-sum(lines[raw_text] for raw_text in training) // MOST_LINES))
+    for raw_text in training:
+        with open(_parts_file(folder, raw_text), encoding="utf-8", newline="\n") as file:
             for line in islice(file, 0, None, step):
                 yield from line.rstrip("\n").split(SEPARATOR)
 
 
-def _write_texts(plan: Plan, folder: Path, lines: dict[Source, int], bars: Bars) -> dict[str, Counter[str]]:
-    """Write the prepared lines of all sources; return column with a dictionary -> counts of its training text."""
+def _write_texts(plan: Plan, folder: Path, lines: dict[RawText, int], bars: Bars) -> dict[str, Counter[str]]:
+    """Write the prepared lines of all texts; return column with a dictionary -> counts of its training text."""
     counts: dict[str, Counter[str]] = {column.shares: Counter() for column in plan.columns.values()}
     preparations = {name: column.preparation for name, column in plan.columns.items()}
     how = segmented if plan.learns else symbols_of
     with workers(preparations, plan.request.jobs) as mapped:
-        for source in _texts(plan):
-            parts = _parts_file(folder, source)
-            texts = _lines_of(parts) if plan.learns else source.lines()
-            with closing(bars(f"{'segment' if plan.learns else 'prepare'} {source}", lines[source], "line")) as bar:
-                found = _write(mapped(how, source.column, texts), _text_file(folder, source), bar)
+        for raw_text in _texts(plan):
+            parts = _parts_file(folder, raw_text)
+            texts = _lines_of(parts) if plan.learns else raw_text.lines()
+            with closing(bars(f"{'segment' if plan.learns else 'prepare'} {raw_text}", lines[raw_text], "line")) as bar:
+                found = _write(mapped(how, raw_text.column, texts), _text_file(folder, raw_text), bar)
             parts.unlink(missing_ok=True)
-            if source.split == "train":
-                counts[plan.columns[source.column].shares].update(found)
-    for source in plan.sources:
-        if source.is_label:
-            labels = "".join(f"{class_of(label)}\n" for label in source.lines())
-            _text_file(folder, source).write_text(labels, encoding="utf-8")
+            if raw_text.split == "train":
+                counts[plan.columns[raw_text.column].shares].update(found)
+    for raw_text in plan.raw_texts:
+        if raw_text.is_label:
+            labels = "".join(f"{class_of(label)}\n" for label in raw_text.lines())
+            _text_file(folder, raw_text).write_text(labels, encoding="utf-8")
     return counts
 
 
@@ -182,16 +182,18 @@ def _binarise(
         file.parent.mkdir(exist_ok=True)
         dictionary.save(str(file))
     splits = []
-    for source in plan.sources:
-        text, prefix = _text_file(folder, source), data / plan.prefix(source)
-        if source.column not in made:  # numbers: fairseq reads them as text
+    for raw_text in plan.raw_texts:
+        text, prefix = _text_file(folder, raw_text), data / plan.prefix(raw_text)
+        if raw_text.column not in made:  # numbers: fairseq reads them as text
             prefix.parent.mkdir(exist_ok=True)
             prefix.with_name(f"{prefix.name}.label").write_bytes(text.read_bytes())
-        elif source.is_label:
+        elif raw_text.is_label:
             fairseq_data.binarise(text, made[LABEL], prefix, 1)
         else:
-            numbers = fairseq_data.binarise(text, made[source.column], prefix, request.jobs)
-            splits.append({"split": source.split, "column": source.column, **numbers._asdict(), "share": numbers.share})
+            numbers = fairseq_data.binarise(text, made[raw_text.column], prefix, request.jobs)
+            splits.append(
+                {"split": raw_text.split, "column": raw_text.column, **numbers._asdict(), "share": numbers.share}
+            )
         bar.update()
     return splits, {plan.dictionary_file(name): len(made[name]) for name in plan.columns}
 
@@ -209,14 +211,14 @@ def _record(plan: Plan, folder: Path) -> None:
 
 def _first_pairs(plan: Plan, folder: Path, column: Column) -> list[tuple[str, str]]:
     """Return the first raw lines of a column, with their symbols."""
-    source = next(source for source in plan.sources if source.column == column.name)
-    with open(_text_file(folder, source), encoding="utf-8", newline="\n") as prepared:
-        return list(islice(zip(source.lines(), (line.rstrip("\n") for line in prepared)), _TRIED))
+    raw_text = next(raw_text for raw_text in plan.raw_texts if raw_text.column == column.name)
+    with open(_text_file(folder, raw_text), encoding="utf-8", newline="\n") as prepared:
+        return list(islice(zip(raw_text.lines(), (line.rstrip("\n") for line in prepared)), _TRIED))
 
 
 def _next(plan: Plan, classes: Sequence[str]) -> str:
     """Return the beginning of the command that reads the folder: a training, or without training text a test."""
-    splits = [source.split for source in plan.sources]
+    splits = [raw_text.split for raw_text in plan.raw_texts]
     trains, test = "train" in splits, min(splits)  # rather than valid
     task, data = f"--user-dir embinit_fairseq --task {plan.task}", f"{plan.request.output}/bin"
     if plan.task == "sentence_prediction":

@@ -14,9 +14,9 @@ import pytest
 from fairseq.data.data_utils import load_indexed_dataset
 
 from embinit_fairseq.corpora import workers as corpora_workers
-from embinit_fairseq.corpora.checks import check_source, check_together
+from embinit_fairseq.corpora.checks import check_raw_text, check_together
+from embinit_fairseq.corpora.raw_texts import LABEL, Columns, RawText, find_raw_texts
 from embinit_fairseq.corpora.reading import read_column, read_text
-from embinit_fairseq.corpora.sources import LABEL, Columns, Source, find_sources
 from embinit_fairseq.corpora.workers import SEPARATOR, parts_of, segmented, symbols_of, workers
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.vocab.preparation_options import parse_steps
@@ -226,8 +226,8 @@ def test_several_sentences_stay_one_line():
 
 def test_only_lf_ends_a_line(tmp_path):
     file = write(tmp_path / "train.txt", ["a\rb", "c\u2028d", "e"], "\r\n", b"\xef\xbb\xbf")
-    (source,) = find_sources([str(file)], Columns())
-    assert list(source.lines()) == ["a b", "c d", "e"]
+    (raw_text,) = find_raw_texts([str(file)], Columns())
+    assert list(raw_text.lines()) == ["a b", "c d", "e"]
 
 
 # ---- Names of files -------------------------------------------------------------------------------------------------
@@ -235,10 +235,10 @@ def test_only_lf_ends_a_line(tmp_path):
 
 def test_languages_are_written_as_the_user_writes_them(tmp_path):
     files = [str(write(tmp_path / name, ["a"])) for name in ("train.fr_XX", "train.EN", "valid.fr_xx", "valid.en")]
-    columns = [one.column for one in find_sources(files, Columns(source_lang="fr_XX", target_lang="en"))]
+    columns = [one.column for one in find_raw_texts(files, Columns(source_lang="fr_XX", target_lang="en"))]
     assert columns == ["fr_XX", "en"] * 2
     with pytest.raises(DataError, match="a folder; name a file in it"):
-        find_sources([str(tmp_path)], Columns())
+        find_raw_texts([str(tmp_path)], Columns())
 
 
 def test_names_say_split_and_language(tmp_path):
@@ -246,10 +246,10 @@ def test_names_say_split_and_language(tmp_path):
     files = [str(write(tmp_path / name, ["a"])) for name in names]
     other = [f"test1={write(tmp_path / f'newstest2014.{lang}', ['a'])}" for lang in ("de", "en")]
     table = str(write(tmp_path / "train.csv", ["a"]))
-    sources = find_sources([*files, *other], Columns())
+    raw_texts = find_raw_texts([*files, *other], Columns())
     expected = [(split, lang) for lang in ("de", "en") for split in ("train", "valid", "test1")]
-    assert sorted((one.split, one.column) for one in sources) == sorted(expected)
-    assert [one.column for one in find_sources(files, Columns(source_lang="en"))][:2] == ["en", "de"]
+    assert sorted((one.split, one.column) for one in raw_texts) == sorted(expected)
+    assert [one.column for one in find_raw_texts(files, Columns(source_lang="en"))][:2] == ["en", "de"]
     for texts, columns, remedy in (
         ([str(tmp_path / "newstest2014.de")], Columns(), "train="),
         (files[:3], Columns(), "no file in en"),
@@ -266,7 +266,7 @@ def test_names_say_split_and_language(tmp_path):
         ([table], Columns(text_columns=["a text", "b"]), "--source-lang and --target-lang"),
     ):
         with pytest.raises(OptionError, match=remedy):
-            find_sources(texts, columns)
+            find_raw_texts(texts, columns)
 
 
 # ---- What is refused, in one line and before anything is written ----------------------------------------------------
@@ -354,8 +354,8 @@ def test_texts_have_the_number_of_their_first_line(tmp_path):
 
 def test_odd_characters_are_counted(tmp_path):
     lines = ["e\u0301", "a\u00ad\u200b", "\0\ufeff", "\u00c3\u00a4", "ä \u06cc\u200c\u0634 \U0001f468\u200d\U0001f467"]
-    (source,) = find_sources([str(write(tmp_path / "train.txt", lines))], Columns())
-    odd = {name: numbers for name, (_, numbers) in check_source(source).odd.items() if numbers}
+    (raw_text,) = find_raw_texts([str(write(tmp_path / "train.txt", lines))], Columns())
+    odd = {name: numbers for name, (_, numbers) in check_raw_text(raw_text).odd.items() if numbers}
     assert odd == {"decomposed": [1], "hidden": [2, 3], "empty": [3], "garbled": [4]}
 
 
@@ -376,7 +376,7 @@ LABELS = {
 def test_labels_that_are_no_classes(case, tmp_path):
     labels, message = LABELS[case]
     path = write(tmp_path / "a.tsv", ["t\tl", *(f"text\t{label}" for label in labels)])
-    checked = check_source(Source(path, "train", LABEL, "l"))
+    checked = check_raw_text(RawText(path, "train", LABEL, "l"))
     with pytest.raises(DataError, match=message):
         check_together([checked], is_segmented_later=False, is_regression=False)
 

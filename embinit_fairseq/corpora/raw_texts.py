@@ -1,7 +1,7 @@
 """Read raw text as people have it: a sentence per line in one or two languages, or tables with named columns.
 
 The name of a file says its split (`train`; `valid`, `val`, `dev`; `test`) and, as its suffix, its language or kind.
-Every source is one column of one file: a list of lines.
+A raw text is one column of one file: a list of lines.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LABEL = "label"
 
 
 @dataclass(frozen=True)
-class Source:
+class RawText:
     """A column of text.
 
     Args:
@@ -46,13 +46,13 @@ class Source:
         """Return True for a column of labels."""
         return self.column == LABEL
 
-    def raw_texts(self) -> Iterator[tuple[int, str]]:
+    def numbered_lines(self) -> Iterator[tuple[int, str]]:
         """Yield (number of the line, text) as they are in the file."""
         return read_text(self.path) if self.field is None else read_column(self.path, self.field, self.is_label)
 
     def lines(self) -> Iterator[str]:
         """Yield the texts, each without an end of a line inside."""
-        return (OTHER_ENDS.sub(" ", text) for _, text in self.raw_texts())
+        return (OTHER_ENDS.sub(" ", text) for _, text in self.numbered_lines())
 
     def __str__(self) -> str:
         return f"{self.path}" if self.field is None else f"{self.path} ({self.field})"
@@ -68,8 +68,8 @@ class Columns:
     label_column: str | None = None
 
 
-def find_sources(texts: Sequence[str], columns: Columns) -> list[Source]:
-    """Return the sources of the files, those of one split after each other.
+def find_raw_texts(texts: Sequence[str], columns: Columns) -> list[RawText]:
+    """Return the raw texts of the files, in the order of their splits.
 
     Args:
         texts: files, each as FILE or SPLIT=FILE.
@@ -82,15 +82,15 @@ def find_sources(texts: Sequence[str], columns: Columns) -> list[Source]:
     tables = [path for _, path in files if is_table(path)]
     if tables and len(tables) < len(files):
         raise OptionError(f"{tables[0]} is a table, and other files are plain text; give files of one kind")
-    sources = _of_tables(files, columns) if tables else _of_lines(files, columns)
-    seen: dict[tuple[str, str], Source] = {}
-    for source in sources:
-        if (other := seen.setdefault((source.split, source.column), source)) is not source:
+    raw_texts = _of_tables(files, columns) if tables else _of_lines(files, columns)
+    seen: dict[tuple[str, str], RawText] = {}
+    for raw_text in raw_texts:
+        if (other := seen.setdefault((raw_text.split, raw_text.column), raw_text)) is not raw_text:
             remedy = "put them into one file"
-            if source.split != "train":  # fairseq has one
-                remedy = f"name another, such as {source.split}1={source.path}, or {remedy}"
-            raise OptionError(f"{other.path} and {source.path}: both are the split {source.split}; {remedy}")
-    return sorted(sources, key=lambda source: ("train valid test".find(source.split[:4]), source.split))
+            if raw_text.split != "train":  # fairseq has one
+                remedy = f"name another, such as {raw_text.split}1={raw_text.path}, or {remedy}"
+            raise OptionError(f"{other.path} and {raw_text.path}: both are the split {raw_text.split}; {remedy}")
+    return sorted(raw_texts, key=lambda raw_text: ("train valid test".find(raw_text.split[:4]), raw_text.split))
 
 
 def _split_of(text: str) -> tuple[str, Path]:
@@ -106,7 +106,7 @@ def _split_of(text: str) -> tuple[str, Path]:
     return found.pop(), path
 
 
-def _of_lines(files: list[tuple[str, Path]], columns: Columns) -> list[Source]:
+def _of_lines(files: list[tuple[str, Path]], columns: Columns) -> list[RawText]:
     if columns.text_columns or columns.label_column is not None:
         raise OptionError(
             f"--text-columns, --label-column: {files[0][1]} is not .tsv, .csv or .jsonl; rename it, or leave them out"
@@ -116,7 +116,7 @@ def _of_lines(files: list[tuple[str, Path]], columns: Columns) -> list[Source]:
         languages.setdefault(name.lower(), name)
     found = list(dict.fromkeys(languages[suffix_of(path).lower()] for _, path in files))
     if len(found) == 1:
-        return [Source(path, split, "") for split, path in files]
+        return [RawText(path, split, "") for split, path in files]
     source = columns.source_lang or next(name for name in found if name != columns.target_lang)
     target = columns.target_lang or next(name for name in found if name != source)
     if {source, target} != set(found) or {name.lower() for name in found} & set(PLAIN):
@@ -126,14 +126,14 @@ def _of_lines(files: list[tuple[str, Path]], columns: Columns) -> list[Source]:
             "(--source-lang and --target-lang name the two)"
         )
     _check_languages(found)
-    sources = [Source(path, split, languages[suffix_of(path).lower()]) for split, path in files]
+    raw_texts = [RawText(path, split, languages[suffix_of(path).lower()]) for split, path in files]
     for split in dict.fromkeys(split for split, _ in files):
-        if missing := set(found) - {one.column for one in sources if one.split == split}:
+        if missing := set(found) - {one.column for one in raw_texts if one.split == split}:
             raise OptionError(f"TEXT: the split {split} has no file in {min(missing)}; give both languages")
-    return sorted(sources, key=lambda one: one.column != source)
+    return sorted(raw_texts, key=lambda one: one.column != source)
 
 
-def _of_tables(files: list[tuple[str, Path]], columns: Columns) -> list[Source]:
+def _of_tables(files: list[tuple[str, Path]], columns: Columns) -> list[RawText]:
     texts, label = list(columns.text_columns), columns.label_column
     if not 1 <= len(texts) <= 2:
         raise OptionError("--text-columns: name the column of the text, or two of pairs of texts")
@@ -148,7 +148,7 @@ def _of_tables(files: list[tuple[str, Path]], columns: Columns) -> list[Source]:
         languages = (columns.source_lang or texts[0], columns.target_lang or texts[1])
         _check_languages(languages)
         fields = dict(zip(languages, texts))
-    return [Source(path, split, name, field) for split, path in files for name, field in fields.items()]
+    return [RawText(path, split, name, field) for split, path in files for name, field in fields.items()]
 
 
 def _check_languages(names: Sequence[str]) -> None:
