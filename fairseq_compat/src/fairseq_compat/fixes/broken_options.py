@@ -3,11 +3,12 @@
 Symptom: (a) ``--encoder-layers-to-keep 0,2`` and the decoder's (transformers, BART): ``'list' object has no attribute
     'split'``. (b) ``fairseq-preprocess --alignfile``: a word has the translation with which it was aligned last, not
     most often. (c) ``fairseq-validate --criterion`` and ``from_pretrained(..., bpe=...)`` keep the criterion and the
-    segmentation of the training, if it had one. (d) ``--tokenizer moses`` without ``--source-lang``, and other choices
-    without a word that they need: ``Error merging override tokenizer.source_lang=null``; ``--task sentence_prediction``
-    without its criterion: ``Interpolation key 'criterion.classification_head_name' not found``; ``--lr-scheduler
-    cosine`` outside trainings: ``'NoneType' object is not iterable``, and ``polynomial_decay`` ignores ``--max-update``. (e) ``--print-step`` and
-    ``--retain-iter-history`` with a model that translates in one pass: ``KeyError: 'steps'``, ``'history'``.
+    segmentation of the training, if it had one. (d) A choice without an option that it needs: ``--tokenizer moses``
+    without ``--source-lang``: ``Error merging override tokenizer.source_lang=null``; ``--task sentence_prediction``
+    without its criterion: ``Interpolation key 'criterion.classification_head_name' not found``. ``--lr-scheduler
+    polynomial_decay`` asks for ``--total-num-update`` although ``--max-update`` is its default; ``cosine`` and ``step``
+    outside trainings: ``'NoneType' object is not iterable``. (e) ``--print-step`` and ``--retain-iter-history`` with a
+    model that translates in one pass: ``KeyError: 'steps'``, ``'history'``.
 Where: fairseq/models/transformer/transformer_config.py:48, fairseq_cli/preprocess.py:245 (counts by tensors, no two of
     which are one key), fairseq/dataclass/utils.py:459 (``overwrite_args_by_name``) and :350 (overrides of None),
     fairseq_cli/generate.py:325.
