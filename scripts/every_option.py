@@ -95,7 +95,7 @@ OF_ONE_LANGUAGE = "transformer_lm language_modeling masked_lm denoising".split()
 #: values of options that are words
 WORDS = {
     "adam_betas": "(0.9, 0.98)",
-    "alignfile": "{root}/valid.align",
+    "alignfile": "{root}/train.align",
     "align_suffix": "align",
     "arch": "lstm",
     "batch_size_valid": "4",
@@ -365,7 +365,8 @@ def calls_of(command: str) -> Iterator[tuple[list[str], list[str], argparse.Acti
     for option in CHOICES_OF.get(command, "").split():
         for choice in CHOICES[option].split():
             own = [word.replace("{root}/bin", "{root}/lm") if choice in OF_ONE_LANGUAGE else word for word in words]
-            own += [option, choice, *NEEDS.get(choice, "").split()]
+            needs = NEEDS.get(choice, "")
+            own += [option, choice, *(needs if command == "train" else re.sub(r"--arch \S+", "", needs)).split()]
             yield own, [option, choice], None
             for name, action in options_of(command, own).items():
                 if name not in base:
