@@ -66,11 +66,11 @@ CHOICES_OF = {
     "validate": "--criterion --task",
     "eval_lm": "--bpe --tokenizer",
 }
-LEVENSHTEIN = "--task translation_lev --arch levenshtein_transformer --criterion nat_loss --noise full_mask"
+LEVENSHTEIN = "--task translation_lev --arch levenshtein_transformer --criterion nat_loss --noise random_delete"
 #: choice -> the other options that it needs
 NEEDS = {
     "cosine": "--max-update 2 --lr-period-updates 4",
-    "manual": "--update2lr {1:0.1}",
+    "manual": '--update2lr {"1":0.1}',
     "step": "--lr-deacy-period 2",
     "tri_stage": "--warmup-steps 1 --hold-steps 1 --decay-steps 1",
     "triangular": "--max-lr 0.1 --lr-period-updates 4",
@@ -113,6 +113,8 @@ WORDS = {
     "device_id": "0",
     "distributed_init_method": "tcp://localhost:0",
     "dataset_impl": "mmap",
+    "epoch2lr": '{"1":0.1}',
+    "update2lr": '{"1":0.1}',
     "eval_bleu_args": '{"beam": 1}',
     "eval_bleu_detok_args": "{}",
     "eval_tokenized_bleu": "",
