@@ -77,7 +77,8 @@ def run_page(page: str, changes: Mapping[str, str], cwd: Path, language: str = "
     Blocks that need an optional module that is missing are left out.
 
     Args:
-        page: its name; `NAME#HEADING`: only the part under a heading that begins so, `NAME#` what is before the first one.
+        page: its name; `NAME#HEADING`: only the part under a heading that begins so; `NAME#`: only what is before the
+            first heading.
         changes: text that must be in it -> text in place of it.
         cwd: the folder.
         language: bash or python.
