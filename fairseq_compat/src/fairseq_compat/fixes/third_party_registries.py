@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import re
 import sys
 from pathlib import Path
@@ -137,7 +138,13 @@ def patch_hydra_train(module) -> None:
     @wrap(module)
     def _hydra_main(original, cfg, **kwargs):
         fill(cfg)
-        return original(cfg, **kwargs)
+        try:
+            return original(cfg, **kwargs)
+        except FileNotFoundError as error:  # of fairseq: without a filename if data lack a split
+            if os.path.isabs(error.filename or cfg.task.data):
+                raise
+            place = f"looked for in {os.getcwd()}, hydra's folder of this run; give absolute paths, or hydra.run.dir=."
+            raise FileNotFoundError(f"{error}; {place}") from error
 
 
 def patch_compose(module) -> None:
