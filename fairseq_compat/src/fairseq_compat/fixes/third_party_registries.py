@@ -164,7 +164,7 @@ def patch_compose(module) -> None:
 
         config = original(args)
         with module.open_dict(config), module.omegaconf_no_object_check():
-            for name in REGISTRIES:
+            for name in REGISTRIES.keys() - third_party():  # a plugin's registry builds from the name
                 choice, own = config.get(name), argparse.Namespace()
                 if isinstance(choice, str) and choice in REGISTRIES[name]["registry"]:  # it has no dataclass
                     module._set_legacy_defaults(own, REGISTRIES[name]["registry"][choice])
