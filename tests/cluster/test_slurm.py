@@ -149,7 +149,7 @@ def test_a_training_over_two_nodes_is_that_of_one_process(slurm, alone, toy_tran
     options = ["--distributed-world-size", world, "--distributed-port", installed.free_port()]
     options += ["--update-freq", 4 // world]
     command = [VENV / "bin" / "fairseq-train", *training(toy_translation, tmp_path / "run", *options)]
-    place = ["srun", "--nodes=2", f"--ntasks-per-node={tasks}", "--mem=2000"]
+    place = ["srun", "--nodes=2", f"--ntasks-per-node={tasks}", "--mem=2000", "--kill-on-bad-exit"]
     done = slurm.run(*place, *command)
     found = losses(done.stdout + done.stderr)
     assert f"training on {world} devices" in done.stdout + done.stderr
