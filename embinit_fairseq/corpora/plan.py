@@ -152,12 +152,12 @@ def _check_training_text(plan: Plan) -> None:
 
 
 def _label_dictionary(request: PrepareRequest) -> str | None:
-    """Return the dictionary of the classes of a trained classifier, whose --dict is DATA/input0/dict.txt."""
+    """Return the dictionary of a trained classifier's classes; --dict: DATA/input0/dict.txt, or its copy in DATA."""
     if request.label_column is None or request.regression or request.dictionary is None:
         return None
     folder = Path(os.path.abspath(request.dictionary)).parent
-    file = folder.with_name(LABEL) / "dict.txt"
-    return os.path.relpath(file) if folder.name in ("input0", "input1") and file.is_file() else None
+    file = (folder.parent if folder.name in ("input0", "input1") else folder) / LABEL / "dict.txt"
+    return os.path.relpath(file) if file.is_file() else None
 
 
 def _choose_dictionaries(plan: Plan) -> None:

@@ -338,10 +338,20 @@ def contents(paths: Mapping[str, str], symbols: Collection[str]) -> dict[str, An
 
 
 def _hashes(path: PathLike) -> str:
-    """Return the hash of a file and of what is read with it: the words that codes keep whole, their vocabulary."""
-    place = Path(path)
-    more = (place.with_name(SUBWORD_NMT_FILES[1]), place.with_name(place.name + VOCABULARY))
-    return " ".join(sha256(file) for file in (place, *more) if file.is_file())
+    """Return the hash of a file and of what is read with it."""
+    return " ".join(sha256(file) for file in files_with(path, ""))
+
+
+def files_with(path: PathLike, name: str) -> dict[Path, str]:
+    """Return a file, and what is read with it (words that codes keep whole, their vocabulary) -> names for copies.
+
+    Args:
+        path: of the file.
+        name: of its copy.
+    """
+    place, whole = Path(path), SUBWORD_NMT_FILES[1]
+    names = {place: name, place.with_name(whole): whole, place.with_name(place.name + VOCABULARY): name + VOCABULARY}
+    return {file: copy for file, copy in names.items() if file.is_file()}
 
 
 @contextlib.contextmanager
