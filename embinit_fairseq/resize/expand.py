@@ -204,7 +204,7 @@ def _present(present: dict[int, str], symbols: Collection[str], shown: int = 20)
     """Return the message about words that the dictionary has, by line."""
     (number, word), *others = present.items()
     lines = ", ".join(str(line) for line, _ in others[:shown]) + (", ..." if len(others) > shown else "")
-    more = f" (and {counted(len(others), 'other word')}: lines {lines})" if others else ""
+    more = f" (and {counted(len(others), 'other word')}: line{'s' * (len(others) > 1)} {lines})" if others else ""
     mark = PREFIX.get(detect_style(symbols), "")
     if mark in ("▁", "Ġ") and not word.startswith(mark):
         start = f"a word at its beginning is written {mark + word!r}; inside of words the dictionary has {word!r}"
