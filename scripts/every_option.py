@@ -19,6 +19,7 @@ import argparse
 import collections
 import contextlib
 import io
+import json
 import os
 import random
 import re
@@ -70,12 +71,19 @@ LEVENSHTEIN = "--task translation_lev --arch levenshtein_transformer --criterion
 NEEDS = {
     "cosine": "--max-update 2 --lr-period-updates 4",
     "manual": "--update2lr {1:0.1}",
-    "step": "--lr-decay-period 2",
+    "step": "--lr-deacy-period 2",
     "tri_stage": "--warmup-steps 1 --hold-steps 1 --decay-steps 1",
     "triangular": "--max-lr 0.1 --lr-period-updates 4",
     "label_smoothed_cross_entropy_with_alignment": "--arch transformer_align",
     "subword_nmt": "--bpe-codes {root}/codes",
     "fastbpe": "--bpe-codes {root}/codes",
+    "sentencepiece": "--sentencepiece-model {root}/sentences.model",
+    "byte_bpe": "--sentencepiece-model-path {root}/sentences.model",
+    "gpt2": "--gpt2-encoder-json {root}/bytes.json --gpt2-vocab-bpe {root}/merges",
+    "hf_byte_bpe": "--bpe-vocab {root}/bytes.json --bpe-merges {root}/merges",
+    "bert": "--bpe-vocab-file {root}/words",
+    "moses": "--source-lang de --target-lang en",
+    "composite_loss": "--underlying-criterion cross_entropy",
     "transformer_lm": LM,
     "language_modeling": f"{LM} --arch transformer_lm",
     "masked_lm": "--arch masked_lm --criterion masked_lm",
@@ -87,7 +95,7 @@ OF_ONE_LANGUAGE = "transformer_lm language_modeling masked_lm denoising".split()
 #: values of options that are words
 WORDS = {
     "adam_betas": "(0.9, 0.98)",
-    "alignfile": "{root}/valid.align",
+    "alignfile": "{root}/train.align",
     "align_suffix": "align",
     "arch": "lstm",
     "batch_size_valid": "4",
@@ -128,7 +136,13 @@ WORDS = {
     "results_path": "{out}/results",
     "save_dir": "{out}",
     "scoring": "sacrebleu",
-    "sentencepiece_model": "{root}/none.model",
+    "sentencepiece_model": "{root}/sentences.model",
+    "sentencepiece_model_path": "{root}/sentences.model",
+    "gpt2_encoder_json": "{root}/bytes.json",
+    "gpt2_vocab_bpe": "{root}/merges",
+    "bpe_vocab": "{root}/bytes.json",
+    "bpe_merges": "{root}/merges",
+    "bpe_vocab_file": "{root}/words",
     "source_lang": "de",
     "srcdict": "{root}/bin/dict.de.txt",
     "sys": "{root}/valid.en",
@@ -160,7 +174,7 @@ def prepare(root: Path) -> None:
         )
     vectors = "".join(f"{side}{number} " + " ".join(["0.1"] * 8) + "\n" for side in ("de", "en") for number in range(9))
     (root / "vectors.txt").write_text(f"18 8\n{vectors}")
-    (root / "codes").write_text("#version: 0.2\nd e\n")
+    write_segmenters(root)
     (root / "dictionary").write_text("de1 en1\n")
     (root / "plugin").mkdir()
     (root / "plugin" / "__init__.py").touch()
@@ -179,6 +193,22 @@ def prepare(root: Path) -> None:
     for command, words in calls:
         status, output, _ = call(command, words.split(), "", root)
         assert status == 0, output
+
+
+def write_segmenters(root: Path) -> None:
+    """Write the files of BPE, SentencePiece, byte-level BPE and WordPiece."""
+    import sentencepiece
+    from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
+
+    (root / "codes").write_text("#version: 0.2\nd e\n")
+    (root / "merges").write_text("#version: 0.2\nd e\n")
+    letters = [*bytes_to_unicode().values(), "de"]
+    (root / "bytes.json").write_text(json.dumps({letter: number for number, letter in enumerate(letters)}))
+    (root / "words").write_text("".join(f"{word}\n" for word in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "de1")))
+    options = {"vocab_size": 40, "hard_vocab_limit": False, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(root / "train.de"), model_prefix=str(root / "sentences"), **options
+    )
 
 
 def call(command: str, words: list[str], dest: str, root: Path) -> tuple[int, str, bool]:
@@ -335,7 +365,8 @@ def calls_of(command: str) -> Iterator[tuple[list[str], list[str], argparse.Acti
     for option in CHOICES_OF.get(command, "").split():
         for choice in CHOICES[option].split():
             own = [word.replace("{root}/bin", "{root}/lm") if choice in OF_ONE_LANGUAGE else word for word in words]
-            own += [option, choice, *NEEDS.get(choice, "").split()]
+            needs = NEEDS.get(choice, "")
+            own += [option, choice, *(needs if command == "train" else re.sub(r"--arch \S+", "", needs)).split()]
             yield own, [option, choice], None
             for name, action in options_of(command, own).items():
                 if name not in base:

@@ -321,7 +321,7 @@ def _python(request: ExportRequest, side: Side) -> Tokenizer:
     content = prepare.content
     files: dict[str, str | bytes] = {"vocab.txt": "".join(f"{symbol}\n" for symbol in side.symbols)}
     files |= {name: content[option] for option, name in EXPORTED_FILES.items() if content.get(option) is not None}
-    files |= code_files("interop.remote.tokenization_tupe", "vocab.steps", "vocab.cleaning")
+    files |= code_files("interop.remote.tokenization_tupe", "vocab.preparation_steps", "vocab.cleaning")
     files["tokenizer_config.json"] = _config(side, EXPORTED_CLASS, prepare)
     needs = sorted({library for step in prepare.steps for library in STEPS[step["step"]].needs})
     described = ", ".join(STEPS[step["step"]].help for step in prepare.steps) or "words between spaces"

@@ -110,7 +110,9 @@ def preparation_of(cfg: Any, task: Any, how: Mapping[str, Any], side: int = 0) -
     recorded = None if path is None else find_preparation(path, {"args": cfg, "cfg": cfg})
     if recorded is not None:
         return recorded.preparation(dictionary.symbols, given)
-    bpe, tokenizer = (getattr(node, "_name", None) for node in (cfg.bpe, cfg.tokenizer))
+    bpe, tokenizer = (
+        node if isinstance(node, str) else getattr(node, "_name", None) for node in (cfg.bpe, cfg.tokenizer)
+    )
     if bpe is None and tokenizer is None and how.get("lowercase") is None:
         return Preparation()
     is_translation = _languages(task)[0] is not None

@@ -16,7 +16,7 @@ from typing import Any
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import cores, write_text
-from embinit_fairseq.runs.training import lock, send, start
+from embinit_fairseq.runs.training import STOPPED, lock, send, start
 
 #: seconds between two looks at a command
 _LOOK = 0.1
@@ -88,6 +88,10 @@ class Task:
             raise
         if process.returncode == 0:
             write_text(self.mark, f"{self.command}\n")
+        if process.returncode == STOPPED and os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
+            from embinit_fairseq.runs.slurm_states import continue_later
+
+            continue_later()
         return process.returncode
 
     def last_line(self, shown: int | None = None) -> str:

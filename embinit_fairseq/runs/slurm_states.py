@@ -1,9 +1,13 @@
-"""States of jobs for submitit on a Slurm without accounting, where sacct fails and a killed job would never end."""
+"""States of jobs that submitit does not see: on a Slurm without accounting, and of a job that Slurm preempts.
+
+Without accounting sacct fails, and a killed job would never end. submitit ignores SIGTERM, by which Slurm preempts.
+"""
 
 from __future__ import annotations
 
 import subprocess
 
+from submitit import JobEnvironment
 from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob
 
 #: seconds between two looks at most
@@ -32,3 +36,19 @@ def watch_queue_without_accounting() -> None:
     """Let submitit look at squeue if sacct fails here."""
     if subprocess.run(["sacct", "--noheader", "-j", "1"], capture_output=True).returncode != 0:
         SlurmJob.watcher = QueueWatcher(delay_s=_LOOK)
+
+
+def continue_later() -> None:
+    """End this process if Slurm takes its job away; a command that has saved in time would end the job for good.
+
+    Raises:
+        SystemExit: Slurm preempts, requeues or cancels the job; a preempted one is requeued.
+    """
+    job = JobEnvironment().job_id  # ARRAY_TASK: SLURM_JOB_ID of one task of an array is that of the array
+    told = subprocess.run(["scontrol", "--oneliner", "show", "job", job], capture_output=True, text=True).stdout
+    state = dict(word.split("=", 1) for word in told.split() if "=" in word)
+    is_running, is_preempted = state.get("JobState") == "RUNNING", state.get("PreemptTime", "None") != "None"
+    if is_running and is_preempted:  # within its time of grace; later Slurm requeues it
+        subprocess.run(["scontrol", "requeue", job], check=True)
+    if state and (is_preempted or not is_running):
+        raise SystemExit(f"job {job} was taken away by Slurm; it continues if it is requeued")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, List, Optional  # noqa: UP035
 
 from fairseq import options, registry
+from fairseq.data import encoders
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf, gen_parser_from_dataclass
@@ -94,7 +95,7 @@ def empty_user_dirs(folder: Path) -> None:
 
 
 def third_party_registries() -> None:
-    """A plugin's registry with nothing chosen, a plain choice, and a choice that has a dataclass."""
+    """A plugin's registry with nothing chosen, a plain choice, and a choice that has a dataclass; plain segmenters."""
 
     @dataclass
     class FlavourConfig(FairseqDataclass):
@@ -111,6 +112,26 @@ def third_party_registries() -> None:
             assert config.task._name == "translation"
     finally:
         del registry.REGISTRIES["flavour"]  # or the other symptoms would meet it
+    segmenters_without_dataclass()
+
+
+def segmenters_without_dataclass() -> None:
+    """fairseq's own, and that of a plugin, which reads its option."""
+
+    class Numbered:
+        add_args = staticmethod(lambda parser: parser.add_argument("--first", type=int, default=1))
+
+        def __init__(self, args) -> None:
+            self.first = args.first
+
+    for name, segmented in (("characters", "ä ▁ b"), ("bytes", "Ã ¤ ▁ b")):
+        assert encoders.build_bpe(composed("--bpe", name).bpe).encode("ä b") == segmented
+    encoders.register_bpe("numbered")(Numbered)
+    try:
+        for given, first in ((), 1), (("--first", "5"), 5):
+            assert encoders.build_bpe(composed("--bpe", "numbered", *given).bpe).first == first
+    finally:
+        del registry.REGISTRIES["bpe"]["registry"]["numbered"]
 
 
 def registry_with_schema_of_its_own() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import itertools
 import json
 import re
 import sys
@@ -93,3 +94,44 @@ def test_all_tasks_and_architectures_of_fairseq_can_be_used_together() -> None:
     for (task, _), arch in pairs.items():
         with contextlib.suppress(SystemExit):  # one of them has options that must be given
             options.parse_args_and_arch(options.get_training_parser(task), ["x", "--task", task, "--arch", arch])
+
+
+#: choice -> the words that it needs
+NEEDS = {
+    "--tokenizer moses": "--source-lang de --target-lang en",
+    "--lr-scheduler triangular": "--max-lr 1",
+    "--criterion composite_loss": "--underlying-criterion cross_entropy",
+    "--criterion ctc": "--post-process letter",
+    "--task hubert_pretraining": "--labels ['ltr']",
+    "--task sentence_prediction": "--criterion sentence_prediction",
+    "--task sentence_prediction_adapters": "--criterion sentence_prediction",
+}
+
+
+def test_every_choice_of_every_registry_becomes_a_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parse and compose one choice of each registry at a time, and each task, for a command without `--lr`."""
+    from fairseq import options
+    from fairseq.dataclass import utils
+    from fairseq.registry import REGISTRIES
+    from fairseq.tasks import TASK_DATACLASS_REGISTRY
+
+    def compose(name, overrides, composed=utils.compose, **others):
+        own = [word for word in overrides if re.split(r"[.=]", word)[0] in (*REGISTRIES, "task")]
+        return composed(name, overrides=own, **others)
+
+    monkeypatch.setattr(utils, "compose", compose)  # hydra needs a second for the other 200 options
+    flags = [f"--{name.replace('_', '-')}" for name in REGISTRIES]
+    rounds = [*itertools.zip_longest(*(registry["registry"] for registry in REGISTRIES.values()))]
+    calls = [[word for word in zip(flags, choices) if word[1]] for choices in rounds]
+    calls += [[("--task", task)] for task in TASK_DATACLASS_REGISTRY]
+    assert len(calls) > 35
+    for call in calls:
+        given = ["data", "--path", "model.pt"]
+        for flag, choice in call:
+            given += [flag, choice, *NEEDS.get(f"{flag} {choice}", "").split()]
+        parser = options.get_generation_parser()
+        arguments, unread = options.parse_args_and_arch(parser, given, parse_known=True)
+        config = utils.convert_namespace_to_omegaconf(arguments)
+        values = {flag: config[flag[2:].replace("-", "_")] for flag, _ in call}
+        assert {flag: getattr(value, "_name", value) for flag, value in values.items()} == dict(call)
+        assert set(unread) <= {"data"}, given

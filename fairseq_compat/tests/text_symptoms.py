@@ -343,6 +343,13 @@ def broken_options(folder: Path) -> None:
             FairseqTask(Namespace()).build_generator([], Namespace(**{name: True}))
     with refused("--tokenizer moses needs --source-lang"):
         composed("data", "--tokenizer", "moses")
+    with refused("--task sentence_prediction needs --criterion sentence_prediction or"):
+        composed("data", "--task", "sentence_prediction")
+    decaying = ["data", "--lr-scheduler", "polynomial_decay"]
+    assert composed(*decaying, "--max-update", "7").lr_scheduler.total_num_update == 7
+    with refused("--lr-scheduler polynomial_decay needs --total-num-update"):
+        composed(*decaying)
+    convert_namespace_to_omegaconf(Namespace(lr_scheduler="cosine", lr=None))  # of a command that reads neither
     saved = composed("data", "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.3")
     saved.bpe = {"_name": "characters"}
     overwrite_args_by_name(saved, {"criterion": "label_smoothed_cross_entropy", "label_smoothing": 0.2, "bpe": "gpt2"})

@@ -28,6 +28,7 @@ from fairseq import utils as fairseq_utils
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import Dictionary, FairseqDataset, data_utils, indexed_dataset, iterators
 from fairseq.dataclass.configs import CheckpointConfig, DistributedTrainingConfig, FairseqConfig
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils
 from fairseq.logging import progress_bar
 from fairseq.models import BaseFairseqModel, DistributedFairseqModel
@@ -474,16 +475,19 @@ def saved_stops() -> None:
 
 
 def missing_packages() -> None:
-    """The packages that these options need cannot be imported."""
-    for section, option, name in (
-        ("checkpoint", "write_checkpoints_asynchronously", "iopath"),
-        ("common", "use_plasma_view", "pyarrow.plasma"),
+    """The packages that these options need cannot be imported: in trainings of hydra, and in any command."""
+    for section, option, name, remedy in (
+        ("checkpoint", "write_checkpoints_asynchronously", "iopath", "pip install iopath, or leave"),
+        ("common", "use_plasma_view", "pyarrow.plasma", "leave the option out"),
     ):
         cfg = OmegaConf.structured(FairseqConfig)
         cfg[section][option] = True
         flag = f"--{option.replace('_', '-')} needs {name}"
-        with mock.patch.dict(sys.modules, {name: None}), refused(flag, "pip install"):
-            train.main(cfg)
+        with mock.patch.dict(sys.modules, {name: None}):
+            with refused(flag, remedy):
+                train.main(cfg)
+            with refused(flag, remedy):
+                convert_namespace_to_omegaconf(Namespace(**{option: True}))
 
 
 def missing_metrics() -> None:

@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from embinit_fairseq.arguments import read_pairs
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.io import cores
+from embinit_fairseq.io import cores, explained
 from embinit_fairseq.runs.training import lock
 
 #: name -> what runs the tasks
@@ -84,8 +84,9 @@ class Engine:
 
         Raises:
             OptionError: another call works on them, or a task failed.
+            OutputError: the disk is full.
         """
-        with alone(self.logs):
+        with explained(self.logs.parent.parent, remedy="choose another OUTPUT"), alone(self.logs):
             if self.name == "slurm":
                 from shards import slurm
 

@@ -6,13 +6,14 @@ submitted, so that a second call waits for the jobs of the first.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,18 +60,29 @@ def run(steps: Sequence[Step], engine: Engine) -> bool:
     if alive := _alive(submitted):
         print(f"jobs of an earlier call are in the queue: {', '.join(alive)} (scancel ends them)", file=sys.stderr)
     else:
-        submitted = _submit(_unfinished(steps), engine)
-        write_json(record, submitted)
+        submitted = []
+        with _cancelled(submitted, BaseException):  # sbatch refuses a step, the disk is full, Ctrl-C
+            for step in _submit(_unfinished(steps), engine):
+                submitted.append(step)
+                write_json(record, submitted)
     if not engine.wait:
         print("submitted; the same call without WAIT=0 waits for the jobs and writes report.json")
         return False
-    try:
+    with _cancelled(submitted, KeyboardInterrupt):
         _wait(submitted)
-    except KeyboardInterrupt:
-        subprocess.run(["scancel", *(step["job"] for step in submitted)], check=False)
-        raise
     _check(steps, submitted)
     return True
+
+
+@contextlib.contextmanager
+def _cancelled(submitted: Sequence[Submitted], error: type[BaseException]) -> Iterator[None]:
+    """Cancel the jobs if the block raises `error`."""
+    try:
+        yield
+    except error:
+        if submitted:
+            subprocess.run(["scancel", *(step["job"] for step in submitted)], check=False)
+        raise
 
 
 def _unfinished(steps: Sequence[Step]) -> list[Step]:
@@ -81,15 +93,15 @@ def _unfinished(steps: Sequence[Step]) -> list[Step]:
     return []
 
 
-def _submit(steps: list[Step], engine: Engine) -> list[Submitted]:
-    """Submit the steps; return title, job, number of parts and folder of each. OptionError if sbatch refuses one."""
+def _submit(steps: list[Step], engine: Engine) -> Iterator[Submitted]:
+    """Submit the steps; yield title, job, number of parts and folder of each. OptionError if sbatch refuses one."""
     logger.disable("datatrove")
     own = inspect.signature(SlurmPipelineExecutor).parameters
     given = {name: int(value) if value.isdecimal() else value for name, value in engine.options.items()}
     options: dict[str, Any] = {"time": "12:00:00", "partition": None, "qos": None, "workers": engine.jobs}
     options |= {name: value for name, value in given.items() if name in own}
     sbatch = {name.replace("_", "-"): value for name, value in given.items() if name not in own}
-    submitted: list[Submitted] = []
+    before = None
     for number, step in enumerate(steps):
         name = f"{number:02}-{step.title.replace(' ', '-')}"
         folder = engine.logs / name
@@ -100,20 +112,19 @@ def _submit(steps: list[Step], engine: Engine) -> list[Submitted]:
             logging_dir=str(folder),
             skip_completed=False,
             job_name=name,
-            depends_job_id=submitted[-1]["job"] if submitted else None,
+            depends_job_id=before,
             sbatch_args={"kill-on-invalid-dep": "yes", **sbatch},
             **options,
         )
         try:
             array.launch_job()
         except subprocess.CalledProcessError:
-            subprocess.run(["scancel", *(one["job"] for one in submitted)], check=False)
             raise OptionError(
                 f"EXECUTOR=slurm: sbatch refuses the step {step.title!r} with the message above: correct "
                 f"EXECUTOR_OPTIONS (partition, time, account ...); it was given {folder / 'launch_script.slurm'}"
             ) from None
-        submitted.append({"title": step.title, "job": str(array.job_id), "parts": array.tasks, "folder": str(folder)})
-    return submitted
+        before = str(array.job_id)
+        yield {"title": step.title, "job": before, "parts": array.tasks, "folder": str(folder)}
 
 
 def _alive(submitted: Sequence[Submitted]) -> dict[str, str]:
@@ -135,8 +146,7 @@ def _wait(submitted: Sequence[Submitted]) -> None:
     with tqdm(total=sum(step["parts"] for step in submitted), unit=" parts") as bar:
         while True:
             alive = _alive(submitted)
-            done = [len(list(Path(step["folder"], "completions").glob("*"))) for step in submitted]
-            bar.n = sum(done)
+            bar.n = sum(len(_completed(step)) for step in submitted)
             current = next((step for step in submitted if step["job"] in alive), None)
             if current is None:
                 bar.refresh()
@@ -147,20 +157,31 @@ def _wait(submitted: Sequence[Submitted]) -> None:
 
 
 def _check(steps: Sequence[Step], submitted: Sequence[Submitted]) -> None:
-    """Raise OptionError for the first step that is not done, with the reason that its log has."""
-    folders = {step["title"]: Path(step["folder"]) for step in submitted}
-    for step in steps:
-        if step.unfinished():
-            log, line = _reason(folders[step.title])
-            raise OptionError(f"{step.title}: {line} ({log}); correct that, then the same call continues here")
+    """Raise OptionError if a step is not done, with the reason that the log of the first failed part has."""
+    if any(step.unfinished() for step in steps):
+        failed = next((step for step in submitted if len(_completed(step)) < step["parts"]), submitted[-1])
+        log, line = _reason(failed)
+        raise OptionError(
+            f"{failed['title']}: {line} ({log}); correct that, or EXECUTOR_OPTIONS (time, mem_per_cpu_gb), then the "
+            "same call continues here"
+        )
 
 
-_FAILURES = re.compile(r"^(\d+: )?(slurmstepd: error: .*|srun: error: .*|[\w.]*(Error|Exception|Exit|Interrupt)\b.*)$")
+def _completed(step: Submitted) -> set[int]:
+    """Return the parts of a step that have ended well."""
+    return {int(path.name) for path in Path(step["folder"], "completions").glob("*")}
 
 
-def _reason(folder: Path) -> tuple[Path, str]:
-    """Return a log of a step that failed, and its line that says why."""
-    logs = sorted((folder / "slurm_logs").glob("*.out"))
+#: a line of srun or of slurmstepd-NODE, or the last one of a traceback
+_FAILURES = re.compile(r"^(\d+: )?((slurmstepd|srun)\S*: error: .*|[\w.]*(Error|Exception|Exit|Interrupt)\b.*)$")
+
+
+def _reason(step: Submitted) -> tuple[Path, str]:
+    """Return a log of a part that failed, and its line that says why."""
+    folder, completed = Path(step["folder"]), _completed(step)
+    logs = [
+        log for log in sorted(folder.glob("slurm_logs/*_*.out")) if int(log.stem.rpartition("_")[2]) not in completed
+    ]
     for log in logs:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         if found := [line for line in lines if _FAILURES.match(line)]:

@@ -25,7 +25,7 @@ from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import whole_folder
 from embinit_fairseq.vocab.cleaning import SYMBOLS, UNKNOWN
 from embinit_fairseq.vocab.preparation_options import parse_steps
-from embinit_fairseq.vocab.preparation_steps import Preparation
+from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
 
 MIN_CHARS = 20
 Sentences = list[list[str]]
@@ -52,13 +52,15 @@ def cleaner() -> Preparation:
 
 
 def check_libraries(unit: str) -> None:
-    """Raise OptionError if a library of the cleaner, or of near duplicates, is missing."""
-    try:
-        cleaner()("")
-    except ImportError as error:
-        raise OptionError(str(error)) from None
-    if unit == "near" and importlib.util.find_spec("datatrove") is None:
-        raise OptionError("DUPLICATES=near needs datatrove: pip install 'embinit-fairseq[corpus]'")
+    """Raise OptionError if a library of the cleaner, or of near duplicates, is missing.
+
+    They are not imported: that takes seconds, and with Slurm or Ray other processes use them.
+    """
+    needed = {name: name for step in parse_steps("wikibooks") for name in STEPS[step["step"]].needs}
+    needed |= {"datatrove": "'embinit-fairseq[corpus]'"} if unit == "near" else {}
+    for name, package in needed.items():
+        if importlib.util.find_spec(name) is None:
+            raise OptionError(f"{name} is missing, which cleans the text: pip install {package}")
 
 
 def clean_shard(

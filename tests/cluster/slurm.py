@@ -40,7 +40,8 @@ SlurmdLogFile={folder}/slurmd.%n.log
 SlurmctldPort={port}
 MailProg=/bin/true
 MpiDefault=none
-ProctrackType=proctrack/pgid
+# a command of embinit grid has a process group of its own
+ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SlurmdParameters=config_overrides
 SelectType=select/cons_tres
@@ -152,9 +153,12 @@ class Slurm:
         self.daemons[label or program] = process
 
     def stop(self) -> None:
-        """End all jobs and daemons."""
+        """End all jobs, and then the daemons: a job that cannot say that it has ended keeps its slurmd."""
+        until = time.monotonic() + 20
         with suppress(subprocess.SubprocessError):
-            self.run("scancel", "--me", check=False, timeout=20)
+            while self.run("squeue", "--noheader", timeout=20).stdout and time.monotonic() < until:
+                self.run("scancel", "--me", check=False, timeout=20)
+                time.sleep(0.2)
         for process in reversed(self.daemons.values()):
             process.send_signal(signal.SIGTERM)
         for process in self.daemons.values():

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import slurm as installed
-from trainings import REPOSITORY, TRAIN, losses
+from programs import PYTHON as WARM
+from programs import VENV
+from trainings import REPOSITORY, TRAIN, losses, run_to_end
 
 WHY = installed.missing()
 pytestmark = [pytest.mark.end_to_end, pytest.mark.skipif(WHY is not None, reason=str(WHY))]
 BIN = Path(sys.prefix) / "bin"
 PYTHON = str(BIN / "python")
 #: of a fairseq-train that has a signal sent to its job at another moment after each restart: before the first update,
-#: within an epoch, within a validation, and by a job of the partition that preempts it
+#: within an epoch, and within a validation, when a job of the partition that preempts it needs its node
 SIGNALLED = """
 import os, subprocess, time
 from fairseq.trainer import Trainer
 from fairseq_cli.train import cli_main
 from fairseq_compat.fixes.saved_stops import State
-MOMENTS = [("__init__", 0), ("train_step", 3), ("valid_step", 5), ("train_step", 7)]
+MOMENTS = [("__init__", 0), ("train_step", 3), ("valid_step", 5)]
 job, restart = os.environ["SLURM_JOB_ID"], int(os.environ.get("SLURM_RESTART_COUNT", 0))
 signal = ["scancel", "--signal=USR1", job]
-if restart == 3:
-    signal = ["sbatch", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap", "true"]
+if restart == 2:
+    node = "--nodelist=" + os.environ["SLURMD_NODENAME"]
+    signal = ["sbatch", "--partition=high", node, "--exclusive", "--output=/dev/null", "--wrap", "true"]
 if restart < len(MOMENTS):
     name, update = MOMENTS[restart]
     def moment(trainer, *args, do=getattr(Trainer, name), **options):
@@ -39,6 +44,9 @@ if restart < len(MOMENTS):
     setattr(Trainer, name, moment)
 cli_main()
 """
+#: the last node is for the training that is stopped, which waits most of the time and runs beside the other tests
+ITS_NODE = f"--nodelist={installed.NODES[-1]}"
+OTHER_NODES = f"exclude={installed.NODES[-1]}"
 
 
 @pytest.fixture(scope="module")
@@ -50,79 +58,30 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[installed.Slurm]
 
 
 def training(data: Path, run: Path, *options: object) -> list[str]:
-    """The command of a training of ten updates in two epochs."""
-    command = [str(BIN / "fairseq-train"), str(data), *TRAIN, "--dropout", "0", "--batch-size", "10"]
-    return [*command, "--save-dir", str(run), "--max-epoch", "2", *map(str, options)]
+    """The arguments of a training of ten updates in two epochs."""
+    arguments = [str(data), *TRAIN, "--dropout", "0", "--batch-size", "10"]
+    return [*arguments, "--save-dir", str(run), "--max-epoch", "2", *map(str, options)]
 
 
 @pytest.fixture(scope="module")
-def alone(slurm, toy_translation: Path, tmp_path_factory) -> dict:
+def alone(toy_translation: Path, tmp_path_factory) -> dict:
     """The losses of one process that takes four batches for an update, which no one disturbs."""
-    run = tmp_path_factory.mktemp("alone")
-    done = slurm.run(*training(toy_translation, run, "--update-freq", 4))
-    return losses(done.stdout + done.stderr)
+    options = training(toy_translation, tmp_path_factory.mktemp("alone"), "--update-freq", 4)
+    return losses(run_to_end([WARM, "-m", "fairseq_cli.train", *options]))
 
 
-def test_a_list_is_an_array_whose_failures_are_named_and_whose_requeued_jobs_go_on(slurm, tmp_path: Path) -> None:
-    """`killed` ends the process of its job, as the kernel does when memory runs out."""
-    (tmp_path / "list").write_text(
-        f"good: echo one\nbad: echo why; exit 3\nkilled: kill -9 $PPID\n"
-        f"long: echo started >>{tmp_path}/starts; trap 'exit 75' USR1 TERM; "
-        f"[ $(wc -l <{tmp_path}/starts) = 2 ] || {{ touch {tmp_path}/runs; sleep 60 & wait; }}\n"
-    )
-    options = f"--logs {tmp_path}/logs --cluster slurm --sbatch time=5 partition=low mem=100"
-    script = f"cd {tmp_path}; embinit grid list {options} >said 2>&1; echo $? >status"
-    grid = slurm.submit(script, tmp_path, "--partition=low", "--mem=100")
-    while not (tmp_path / "runs").exists():
-        assert slurm.state(grid)["JobState"] in ("PENDING", "RUNNING", "CONFIGURING"), (tmp_path / "said").read_text()
-    running = slurm.run("squeue", "--noheader", "--states=RUNNING", "--format=%i").stdout.split()
-    (job,) = [name for name in running if name.endswith("_3")]
-    slurm.run("scontrol", "requeue", job)
-    slurm.wait(grid)
-    said = (tmp_path / "said").read_text()
-    assert (tmp_path / "status").read_text() == "1\n", said
-    assert "2 of 4 done, 1 failed" in said
-    assert "killed: its job has ended early" in said
-    assert "bad: failed with exit status 3" in said
-    assert len((tmp_path / "starts").read_text().split()) == 2
-
-
-@pytest.mark.parametrize("tasks", [1, 2])
-def test_a_training_over_two_nodes_is_that_of_one_process(slurm, alone, toy_translation: Path, tmp_path, tasks) -> None:
-    world = 2 * tasks
-    options = ["--distributed-world-size", world, "--distributed-port", installed.free_port()]
-    command = training(toy_translation, tmp_path / "run", "--update-freq", 4 // world, *options)
-    place = ["srun", "--nodes=2", f"--ntasks-per-node={tasks}", "--mem=2000"]
-    done = slurm.run(*place, *command)
-    found = losses(done.stdout + done.stderr)
-    assert f"training on {world} devices" in done.stdout + done.stderr
-    for key, loss in alone.items():
-        assert float(found[key]) == pytest.approx(float(loss), abs=5e-3), key
-
-
-def test_another_number_of_devices_than_srun_starts_is_refused(slurm, toy_translation: Path, tmp_path: Path) -> None:
-    options = ["--distributed-world-size", 3, "--distributed-port", installed.free_port()]
-    place = ["srun", "--nodes=2", "--ntasks-per-node=1", "--mem=2000"]
-    done = slurm.run(*place, *training(toy_translation, tmp_path / "run", *options), check=False)
-    assert done.returncode != 0
-    assert re.search(r"--distributed-world-size 3: give 2", done.stderr)
-    assert not (tmp_path / "run" / "checkpoint_last.pt").exists()
-
-
-def test_a_training_that_slurm_stops_again_and_again_is_the_uninterrupted_one(slurm, alone, toy_translation, tmp_path):
-    (tmp_path / "program.py").write_text(SIGNALLED)
-    command = training(toy_translation, tmp_path / "run", "--update-freq", 4)[1:]
-    words = " ".join(f"'{word}'" for word in [PYTHON, tmp_path / "program.py", *command])
+@pytest.fixture(scope="module")
+def stopped(slurm, toy_translation: Path, tmp_path_factory) -> tuple[str, Path]:
+    """The job of the training that is stopped again and again, submitted before the first test, and its folder."""
+    folder = tmp_path_factory.mktemp("stopped")
+    (folder / "program.py").write_text(SIGNALLED)
+    command = [PYTHON, folder / "program.py", *training(toy_translation, folder / "run", "--update-freq", 4)]
+    words = " ".join(f"'{word}'" for word in command)
     script = f"srun {words}\nstatus=$?\n[ $status -ne 75 ] || scontrol requeue $SLURM_JOB_ID\nexit $status"
-    job = slurm.submit(script, tmp_path, "--partition=low", "--requeue", "--mem=2000")
-    ended = slurm.wait(job)
-    said = (tmp_path / f"{job}.out").read_text()
-    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "4"), said
-    assert losses(said) == alone
-    assert "Traceback" not in said
+    return slurm.submit(script, folder, "--partition=low", ITS_NODE, "--requeue", "--mem=2000"), folder
 
 
-def test_corpora_by_slurm_are_those_of_the_pool_and_a_failed_step_ends_the_rest(slurm, tmp_path: Path) -> None:
+def test_corpora_by_slurm_are_those_of_the_pool_and_a_failed_step_ends_the_rest(slurm, stopped, tmp_path: Path) -> None:
     """A file is in the place of the folder of the encoded shards; when it is gone the same call continues there."""
     text = slurm.run(PYTHON, "-m", "wikibooks.synthetic", "--megabytes", "0.1", cwd=REPOSITORY / "scripts").stdout
     (tmp_path / "text").write_text(text)
@@ -136,19 +95,18 @@ def test_corpora_by_slurm_are_those_of_the_pool_and_a_failed_step_ends_the_rest(
     by_slurm = {
         "EXECUTOR": "slurm",
         "JOBS": "2",
-        "RANKS": "2",
-        "EXECUTOR_OPTIONS": "mem_per_cpu_gb=1 time=00:10:00 comment=ours",
+        "EXECUTOR_OPTIONS": f"mem_per_cpu_gb=1 time=00:10:00 comment=ours {OTHER_NODES}",
     }
     refused = prepare(tmp_path / "nowhere", check=False, **{**by_slurm, "EXECUTOR_OPTIONS": "partition=nowhere"})
     assert refused.returncode != 0
     assert "correct EXECUTOR_OPTIONS (partition" in refused.stderr
     (tmp_path / "slurm" / "work").mkdir(parents=True)
     (tmp_path / "slurm" / "work" / "encoded").write_text("")
-    failed = prepare(tmp_path / "slurm", check=False, **by_slurm)
+    failed = prepare(tmp_path / "slurm", check=False, **by_slurm, RANKS="1")
     assert failed.returncode != 0
     last = failed.stderr.strip().splitlines()[-1]
-    assert re.search(r"encoding: .*work/encoded.*\.out\); correct that, then the same call continues", last)
-    assert not slurm.run("squeue", "--noheader").stdout
+    assert re.search(r"encoding: .*work/encoded.*\.out\); correct that, .* the same call continues", last)
+    assert {*slurm.run("squeue", "--noheader", "--format=%F").stdout.split()} <= {stopped[0]}
     script = (tmp_path / "slurm" / "work" / "logs" / "00-shards" / "launch_script.slurm").read_text()
     assert {"#SBATCH --comment=ours", "#SBATCH --mem-per-cpu=1G"} <= {*script.splitlines()}  # of sbatch, of datatrove
     (tmp_path / "slurm" / "work" / "encoded").unlink()
@@ -157,6 +115,65 @@ def test_corpora_by_slurm_are_those_of_the_pool_and_a_failed_step_ends_the_rest(
     jobs = json.loads((tmp_path / "slurm" / "work" / "logs" / "jobs.json").read_text())
     assert [job["title"] for job in jobs] == ["encoding", "dictionary", "binarising", "joining"]
     assert "jobs of an earlier call are in the queue" in prepare(tmp_path / "slurm", **by_slurm).stderr
-    prepare(tmp_path / "pool", JOBS="1")
+    prepare(tmp_path / "pool", JOBS="1", VENV=str(VENV))
     for path in (tmp_path / "pool" / "bin").iterdir():
         assert path.read_bytes() == (tmp_path / "slurm" / "bin" / path.name).read_bytes(), path.name
+
+
+def test_a_list_is_an_array_whose_failures_are_named_and_whose_preempted_jobs_go_on(slurm, tmp_path: Path) -> None:
+    """`killed` ends the process of its job, as the kernel does without memory; `long` saves when it is preempted."""
+    (tmp_path / "list").write_text(
+        f"good: echo one\nbad: echo why; exit 3\nkilled: kill -9 $PPID\n"
+        f"long: echo started >>{tmp_path}/starts; trap 'exit 75' USR1 TERM; "
+        f"[ $(wc -l <{tmp_path}/starts) = 2 ] || {{ touch {tmp_path}/runs; sleep 600 & wait; }}\n"
+    )
+    command = ["embinit", "grid", "list", "--logs", "logs", "--cluster", "slurm", "--sbatch", "time=5", "mem=100"]
+    nowhere = slurm.run(*command, "partition=nowhere", cwd=tmp_path, check=False)
+    assert "sbatch has refused the jobs: sbatch: error: invalid partition" in nowhere.stderr
+    with open(tmp_path / "said", "w") as said:
+        grid = subprocess.Popen([*command, OTHER_NODES], cwd=tmp_path, env=slurm.environment, stdout=said, stderr=said)
+    while not (tmp_path / "runs").exists():
+        assert grid.poll() is None, (tmp_path / "said").read_text()
+        time.sleep(0.1)
+    slurm.submit("true", tmp_path, "--partition=high", f"--nodelist={installed.NODES[0]}", "--exclusive")
+    assert grid.wait(600) == 1
+    text = (tmp_path / "said").read_text()
+    assert "2 of 4 done, 1 failed" in text
+    assert "killed: its job has ended early" in text
+    assert "bad: failed with exit status 3" in text
+    assert len((tmp_path / "starts").read_text().split()) == 2
+
+
+def test_a_training_that_slurm_stops_again_and_again_is_the_uninterrupted_one(slurm, alone, stopped) -> None:
+    job, folder = stopped
+    ended = slurm.wait(job)
+    said = (folder / f"{job}.out").read_text()
+    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "3"), said
+    assert losses(said) == alone
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_training_over_two_nodes_is_that_of_one_process(slurm, alone, toy_translation: Path, tmp_path, tasks) -> None:
+    world = 2 * tasks
+    options = ["--distributed-world-size", world, "--distributed-port", installed.free_port()]
+    command = [
+        BIN / "fairseq-train",
+        *training(toy_translation, tmp_path / "run", "--update-freq", 4 // world, *options),
+    ]
+    place = ["srun", "--nodes=2", f"--ntasks-per-node={tasks}", "--mem=2000"]
+    done = slurm.run(*place, *command)
+    found = losses(done.stdout + done.stderr)
+    assert f"training on {world} devices" in done.stdout + done.stderr
+    for key, loss in alone.items():
+        assert float(found[key]) == pytest.approx(float(loss), abs=5e-3), key
+
+
+def test_another_number_of_devices_than_srun_starts_is_refused(slurm, toy_translation: Path, tmp_path: Path) -> None:
+    options = ["--distributed-world-size", 3, "--distributed-port", installed.free_port()]
+    place = ["srun", "--nodes=2", "--ntasks-per-node=1", "--mem=2000"]
+    command = [BIN / "fairseq-train", *training(toy_translation, tmp_path / "run", *options)]
+    done = slurm.run(*place, *command, check=False)
+    assert done.returncode != 0
+    assert re.search(r"--distributed-world-size 3: give 2", done.stderr)
+    assert not (tmp_path / "run" / "checkpoint_last.pt").exists()

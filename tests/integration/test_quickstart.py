@@ -8,6 +8,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from programs import VENV
 from recipes import SCRIPTS, TRAINS, call, lines, rows, run_page, stamps
@@ -132,6 +133,24 @@ if "AutoTokenizer" in globals():
     references = [target.convert_tokens_to_ids(line.split()) for line in open("data/text/test.en")]
     print(json.dumps([target.batch_decode(rows, skip_special_tokens=True) for rows in (ids, references)]))
 """
+
+
+def test_the_first_training_of_the_readme(toy_translation: Path, tmp_path: Path) -> None:
+    """Its lines from raw text and vectors to BLEU, with vectors for half of the English words."""
+    write_text(toy_translation, tmp_path)
+    numbers = np.random.default_rng(1).normal(0, 0.4, (30, 16))
+    glove = "".join(f"e{2 * word} {' '.join(f'{x:.4f}' for x in row)}\n" for word, row in enumerate(numbers))
+    (tmp_path / "glove.6B.300d.txt").write_text(glove)
+    changes = {"scripts/train_vectors.py": str(SCRIPTS / "train_vectors.py"), "--dim 300": "--dim 16 --min-count 1"}
+    run_page(
+        "../README.md",
+        {**changes, "--max-epoch 20": SMALL, "-dim 300": "-dim 16", "--beam 5": "--beam 1 --cpu"},
+        tmp_path,
+    )
+    assert len(check_run(tmp_path)) == 20
+    slots = json.loads((tmp_path / "run1/result.json").read_text())["init"]["slots"]
+    assert {slot["strategy"] for slot in slots.values()} == {"pretrained_xavier"}
+    assert (slots["decoder"]["found"], slots["encoder"]["coverage_tokens"] > 0.9) == (30, True)
 
 
 def test_sentencepiece_from_text_to_bleu(toy_translation: Path, tmp_path: Path) -> None:

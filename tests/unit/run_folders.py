@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 BLEU = "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0"
+REFERENCES = ["A man , in a hat , sings a song .", "Two dogs run over the green grass .", "He sleeps all day long ."]
+RAW = [line.replace(" .", ".").replace(" ,", ",") for line in REFERENCES]
+TOKENS = [line.lower() for line in REFERENCES]
 
 
 def write_lines(path: Path, lines: list[str]) -> Path:
@@ -14,9 +17,32 @@ def write_lines(path: Path, lines: list[str]) -> Path:
     return path
 
 
+def read_lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
 def end(number: int) -> str:
     """Return the line at the end of a log of fairseq-generate."""
     return f"2026-01-01 00:00:00 | INFO | fairseq_cli.generate | Translated {number:,} sentences (9 tokens) in 2.5s"
+
+
+def generate_log(path: Path, hypotheses: list[str], decoded: list[str] | None = None, data: object = "bin") -> None:
+    """Write a log as fairseq-generate prints it: sorted by length, with several hypotheses each."""
+    head = "{'_name': None, 'common': {'_name': None}, 'common_eval': {'path': 'run/best.pt'}, 'generation': "
+    task = f"{{'beam': 5, 'lenpen': 0.6}}, 'task': Namespace(data='{data}', target_lang='en')}}"
+    lines = [f"... | INFO | fairseq_cli.generate | {head}{task}"]
+    for at in sorted(range(len(hypotheses)), key=lambda at: -len(hypotheses[at])):
+        lines += [f"S-{at}\tx", f"H-{at}\t-0.5\t{hypotheses[at]}", f"D-{at}\t-0.5\t{(decoded or hypotheses)[at]}"]
+        lines += [f"P-{at}\t-0.1", f"H-{at}\t-0.9\tworse", f"D-{at}\t-0.9\tworse", f"P-{at}\t-0.2"]
+    write_lines(path, [*lines, end(len(hypotheses))])
+
+
+def write_references(folder: Path) -> Path:
+    """Write references as text (`raw`) and in tokens (`tokens`); return the empty folder `run` next to them."""
+    write_lines(folder / "raw", RAW)
+    write_lines(folder / "tokens", TOKENS)
+    (folder / "run").mkdir()
+    return folder / "run"
 
 
 def write_run(folder: Path, labels: dict, losses: list[float], finished: bool = True, **changes) -> Path:

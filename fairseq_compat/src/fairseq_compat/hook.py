@@ -9,7 +9,13 @@ import sys
 # module of fairseq -> fixes that act on it (modules of fairseq_compat.fixes)
 FIXES = {
     "fairseq.dataclass.configs": ("hashable_dataclasses",),
-    "fairseq.dataclass.utils": ("optional_types", "third_party_registries", "quiet_hydra", "broken_options"),
+    "fairseq.dataclass.utils": (
+        "optional_types",
+        "third_party_registries",
+        "quiet_hydra",
+        "broken_options",
+        "missing_packages",
+    ),
     "fairseq_cli.hydra_train": ("hydra_help", "quiet_hydra", "third_party_registries"),
     "fairseq.checkpoint_utils": (
         "unreadable_checkpoints",

@@ -3,9 +3,12 @@
 Symptom: (a) ``--encoder-layers-to-keep 0,2`` and the decoder's (transformers, BART): ``'list' object has no attribute
     'split'``. (b) ``fairseq-preprocess --alignfile``: a word has the translation with which it was aligned last, not
     most often. (c) ``fairseq-validate --criterion`` and ``from_pretrained(..., bpe=...)`` keep the criterion and the
-    segmentation of the training, if it had one. (d) ``--tokenizer moses`` without ``--source-lang``, and other choices
-    without a word that they need: ``Error merging override tokenizer.source_lang=null``. (e) ``--print-step`` and
-    ``--retain-iter-history`` with a model that translates in one pass: ``KeyError: 'steps'``, ``'history'``.
+    segmentation of the training, if it had one. (d) A choice without an option that it needs: ``--tokenizer moses``
+    without ``--source-lang``: ``Error merging override tokenizer.source_lang=null``; ``--task sentence_prediction``
+    without its criterion: ``Interpolation key 'criterion.classification_head_name' not found``. ``--lr-scheduler
+    polynomial_decay`` asks for ``--total-num-update`` although ``--max-update`` is its default; ``cosine`` and ``step``
+    outside trainings: ``'NoneType' object is not iterable``. (e) ``--print-step`` and ``--retain-iter-history`` with a
+    model that translates in one pass: ``KeyError: 'steps'``, ``'history'``.
 Where: fairseq/models/transformer/transformer_config.py:48, fairseq_cli/preprocess.py:245 (counts by tensors, no two of
     which are one key), fairseq/dataclass/utils.py:459 (``overwrite_args_by_name``) and :350 (overrides of None),
     fairseq_cli/generate.py:325.
@@ -15,9 +18,10 @@ Can go: part by part.
 
 from __future__ import annotations
 
+import argparse
 import copy
 import re
-from typing import Optional
+from typing import Optional, get_args, get_origin
 
 from fairseq_compat.patches import wrap
 
@@ -46,19 +50,52 @@ def patch_preprocess(module) -> None:
         return original(args, with_numbers(src_dict), with_numbers(tgt_dict))
 
 
-def patch_overwriting(module) -> None:
-    """Replace a criterion or segmentation of the training by another one that the user names; name missing options."""
+def missing_option(error: str) -> tuple[str, str] | None:
+    """Return an option whose choice needs another option, and that one, by the error of hydra or omegaconf."""
+    from fairseq.registry import REGISTRIES
+
+    if null := re.search(r"override (\w+)\.(\w+)=null", error):
+        return null[1], null[2].replace("_", "-")
+    pointer = re.search(r"Interpolation key '(\w+)\.(\w+)' not found\s+full_key: (\w+)\.", error)
+    if pointer is None or pointer[1] not in REGISTRIES:
+        return None
+    dataclasses = REGISTRIES[pointer[1]]["dataclass_registry"].items()
+    choices = [name for name, kind in dataclasses if pointer[2] in kind.__dataclass_fields__]
+    return pointer[3], f"{pointer[1].replace('_', '-')} {' or '.join(choices)}"
+
+
+def has_default(name: str, field, args) -> bool:
+    """Return True if an option is None that is a list, or by default another option's value that is not 0 or None."""
+    if getattr(args, name, "") is not None or type(None) in get_args(field.type):
+        return False
+    pointer = re.fullmatch(r"\$\{\w+\.(\w+)\}", str(field.default))
+    return get_origin(field.type) is list or (pointer is not None and bool(getattr(args, pointer[1], True)))
+
+
+def patch_conversion(module) -> None:
+    """Name an option that is missing, unless it has a default."""
 
     @wrap(module)
     def convert_namespace_to_omegaconf(original, args):
         try:
             return original(args)
         except Exception as error:
-            missing = re.search(r"override (\w+)\.(\w+)=null", str(error))
-            if not missing:
+            missing = missing_option(str(error))
+            if missing is None:
                 raise
-            choice, option = (f"--{name.replace('_', '-')}" for name in missing.groups())
-            raise ValueError(f"{choice} {getattr(args, missing[1], '')} needs {option}: give it, too") from error
+            option = f"--{missing[0].replace('_', '-')} {getattr(args, missing[0], '')}"
+            raise ValueError(f"{option} needs --{missing[1]}: give it, too") from error
+
+    @wrap(module)
+    def _override_attr(original, sub_node, data_class, args):
+        fields = getattr(data_class, "__dataclass_fields__", {})
+        unset = {name for name, field in fields.items() if has_default(name, field, args)}
+        given = {name: value for name, value in vars(args).items() if name not in unset}
+        return original(sub_node, data_class, argparse.Namespace(**given))
+
+
+def patch_overwriting(module) -> None:
+    """Replace a criterion or segmentation of the training by another one that the user names."""
 
     @wrap(module)
     def overwrite_args_by_name(original, cfg, overrides):
@@ -97,4 +134,6 @@ PATCHES = {
 
 
 def patch(module):
+    if module.__name__ == "fairseq.dataclass.utils":
+        patch_conversion(module)
     PATCHES[module.__name__](module)

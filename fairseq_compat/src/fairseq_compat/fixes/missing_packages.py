@@ -1,10 +1,10 @@
 """An option that needs a package ends without its name, or without an error.
 
 Symptom: ``--write-checkpoints-asynchronously`` without iopath trains nothing and ends with exit status 0.
-    ``--use-plasma-view`` without pyarrow: ``'PlasmaStore' object has no attribute 'server'``; ``--tpu`` without
-    torch_xla: ``'NoneType' object has no attribute 'xla_device'``.
+    ``--use-plasma-view`` in any command: ``'PlasmaStore' object has no attribute 'server'``, ``'PlasmaView' object has
+    no attribute '_client'``; ``--tpu`` without torch_xla: ``'NoneType' object has no attribute 'xla_device'``.
 Where: fairseq/file_io.py:172 (``PathManager.opena``), fairseq/data/plasma_utils.py, fairseq/trainer.py.
-Remedy: an error before the training, which names the package.
+Remedy: an error before the command begins, which names the package.
 Can go: with a fairseq that says so.
 """
 
@@ -15,26 +15,41 @@ import importlib
 
 from fairseq_compat.patches import wrap
 
-BROKEN = r"write_checkpoints_asynchronously"
+BROKEN = r"write_checkpoints_asynchronously|def convert_namespace_to_omegaconf"
 
-#: section and option -> module that it needs, and how it is installed
+#: section and option -> module that it needs, and the remedy
 MODULES = {
-    ("checkpoint", "write_checkpoints_asynchronously"): ("iopath", "pip install iopath"),
-    ("common", "use_plasma_view"): ("pyarrow.plasma", "pip install 'pyarrow<12'"),
-    ("common", "tpu"): ("torch_xla", "pip install torch_xla"),
+    ("checkpoint", "write_checkpoints_asynchronously"): ("iopath", "pip install iopath, or leave the option out"),
+    ("common", "use_plasma_view"): ("pyarrow.plasma", "pyarrow has had none since release 12; leave the option out"),
+    ("common", "tpu"): ("torch_xla", "pip install torch_xla, or leave the option out"),
 }
 
 
-def patch(module):
+def check(cfg) -> None:
+    """Raise ImportError if a configuration has an option whose package is missing."""
+    for (section, option), (name, remedy) in MODULES.items():
+        if cfg[section][option]:
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                raise ImportError(f"--{option.replace('_', '-')} needs {name}: {remedy}") from error
+
+
+def patch_train(module) -> None:
     @wrap(module)
-    def main(original, cfg, *args, **options):
-        if isinstance(cfg, argparse.Namespace):
-            cfg = module.convert_namespace_to_omegaconf(cfg)
-        for (section, option), (name, install) in MODULES.items():
-            if cfg[section][option]:
-                try:
-                    importlib.import_module(name)
-                except ImportError as error:
-                    flag = f"--{option.replace('_', '-')}"
-                    raise ImportError(f"{flag} needs {name}: {install}, or leave the option out") from error
+    def main(original, cfg, *args, **options):  # fairseq-hydra-train calls it, too
+        if not isinstance(cfg, argparse.Namespace):  # which is converted, and checked, in it
+            check(cfg)
         return original(cfg, *args, **options)
+
+
+def patch_utils(module) -> None:
+    @wrap(module)
+    def convert_namespace_to_omegaconf(original, args):
+        config = original(args)
+        check(config)
+        return config
+
+
+def patch(module):
+    (patch_train if hasattr(module, "main") else patch_utils)(module)

@@ -1,15 +1,17 @@
-"""hydra >= 1.1 refuses the keys of registries that plugins add.
+"""hydra >= 1.1 refuses the registries that plugins add, and choices without a dataclass.
 
 Symptom: every fairseq command of an environment with a plugin that calls ``fairseq.registry.setup_registry("--name")``
     stops with ``ConfigKeyError: Key 'name' not in 'FairseqConfig'``, or with ``Could not override 'name'. No match in
     the defaults list`` when the chosen class was registered with a dataclass. ``fairseq-hydra-train`` with such a
-    plugin: ``Could not override 'name'``.
+    plugin: ``Could not override 'name'``. fairseq's own ``--bpe characters`` and ``bytes``, and segmenters, tokenizers
+    and metrics of plugins that are registered without a dataclass: ``Could not find 'bpe/characters'``.
 Versions: hydra >= 1.1, whose composed configuration admits known keys only; fairseq 0.12.2.
 Where: fairseq/dataclass/utils.py:387 (``compose``) and :394 (``composed_cfg[k] = None``);
     fairseq_cli/hydra_train.py:76, which composes before it imports plugins, and fairseq/dataclass/initialize.py:45.
 Remedy: hydra composes without such registries; their values are set afterwards. A plugin that extends hydra's schema
     itself is not disturbed. ``fairseq-hydra-train`` imports the plugin of ``common.user_dir`` first, takes
     ``name=choice name.option=value`` as for fairseq's own registries, and fills in the options that are not given.
+    The value of a choice without a dataclass is its name, or all options if its class has options, as for criterions.
 Can go: with hydra < 1.1, or with a fairseq whose configuration admits registered keys.
 """
 
@@ -73,6 +75,19 @@ def third_party() -> dict[str, dict]:
     return {name: REGISTRIES[name] for name in set(REGISTRIES) - set(FairseqConfig.__dataclass_fields__)}
 
 
+def unknown_to_hydra(overrides: list[str]) -> dict[str, dict]:
+    """Return the registries of plugins, and those whose chosen class has no dataclass."""
+    from fairseq.registry import REGISTRIES
+
+    choices = dict(override.partition("=")[::2] for override in overrides)
+    plain = (
+        name
+        for name, registry in REGISTRIES.items()
+        if choices.get(name) in registry["registry"].keys() - registry["dataclass_registry"].keys()
+    )
+    return third_party() | {name: REGISTRIES[name] for name in plain}
+
+
 def fill(config) -> None:
     """Give a configuration that hydra composed the values of these registries, as fairseq does with its own."""
     from omegaconf import OmegaConf, open_dict
@@ -128,12 +143,26 @@ def patch_hydra_train(module) -> None:
 def patch_compose(module) -> None:
     @wrap(module)
     def compose(original, config_name, overrides=(), **options):
-        registries = third_party()
+        registries = unknown_to_hydra(list(overrides))
         others, of_registries = split_overrides(list(overrides), set(registries))
         config = original(config_name, overrides=others, **options)
         with module.open_dict(config):
             for name, registry in registries.items():
                 config[name] = chosen_value(name, of_registries[name], registry["dataclass_registry"])
+        return config
+
+    @wrap(module)
+    def convert_namespace_to_omegaconf(original, args):
+        from fairseq.registry import REGISTRIES
+
+        config = original(args)
+        with module.open_dict(config), module.omegaconf_no_object_check():
+            for name in REGISTRIES:
+                choice, own = config.get(name), argparse.Namespace()
+                if isinstance(choice, str) and choice in REGISTRIES[name]["registry"]:  # it has no dataclass
+                    module._set_legacy_defaults(own, REGISTRIES[name]["registry"][choice])
+                    if vars(own):
+                        config[name] = argparse.Namespace(**vars(own) | vars(args), _name=choice)
         return config
 
 
