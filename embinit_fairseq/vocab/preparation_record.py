@@ -128,8 +128,7 @@ class Recorded:
         if self.folder is None or self.folder == folder:
             return self
         files = {
-            name: {**file, "path": _relative(self.folder / file["path"], folder)}
-            for name, file in self.files.items()
+            name: {**file, "path": _relative(self.folder / file["path"], folder)} for name, file in self.files.items()
         }
         return replace(self, files=files, folder=folder)
 

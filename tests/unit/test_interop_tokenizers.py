@@ -217,7 +217,7 @@ def test_text_whose_preparation_nobody_knows_is_refused(prepared, tmp_path, caps
     ):
         error = refused(capsys, prepared, *flags)
         assert all(part in error for part in parts), error
-    (folder / "data" / "preparation.json").unlink()
+    (folder / "data" / "preparation.json").rename(folder / "record")
     error = refused(capsys, prepared, "--bpe-codes", folder / "codes", "--verify-text", folder / "cut")
     assert "('or@@' in line 1)" in error
     assert "before segmentation" in error
@@ -231,6 +231,7 @@ def test_text_whose_preparation_nobody_knows_is_refused(prepared, tmp_path, caps
         hub_of(words, lowercase=True)
     (folder / "words").write_text("the man , an or\n")
     assert export_hf(words, "--verify-text", folder / "words") == 0
+    (folder / "record").rename(folder / "data" / "preparation.json")
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     assert "pip install sacremoses" in refused(capsys, prepared)
 

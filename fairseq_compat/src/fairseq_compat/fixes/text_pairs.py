@@ -95,9 +95,7 @@ def read_record(folder: str, destdir: str) -> tuple[dict, dict]:
         for entry in record["dictionaries"].values():
             for place in entry["files"].values():
                 parent, name = os.path.split(os.path.join(folder, place["path"]))
-                place["path"] = os.path.relpath(
-                    os.path.join(os.path.realpath(parent), name), os.path.realpath(destdir)
-                )
+                place["path"] = os.path.relpath(os.path.join(os.path.realpath(parent), name), os.path.realpath(destdir))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file}: damaged ({error!r}); copy it again, or remove it") from error
     return record, record["dictionaries"]
