@@ -198,10 +198,14 @@ def test_codes_of_languages(code, tmp_path, printed, caplog):
 
 
 def test_text_in_one_language(tmp_path, printed):
+    """Of a test set for a dictionary nobody says whether the model is a masked one: both commands are named."""
     files = [write(tmp_path / f"{name}.txt", DE) for name in ("train", "valid")]
     printed("prepare", *files, "--steps", "none", "--output", tmp_path / "out", "--jobs", "2")
     preprocess(f"--only-source --trainpref {files[0]} --validpref {files[1]} --destdir {tmp_path}/bin")
     same_files(tmp_path / "out/bin", tmp_path / "bin")
+    given = ("--dict", tmp_path / "out/bin/dict.txt", "--output", tmp_path / "new", "--jobs", "1")
+    following = printed("prepare", f"test={files[1]}", *given)["next"]
+    assert re.match("fairseq-eval-lm .* --task language_modeling .*fairseq-validate .* --task masked_lm ", following)
 
 
 def test_processes_and_two_passes_do_not_change_the_result():

@@ -97,6 +97,10 @@ def test_words_and_their_subwords(tmp_path):
     ):
         with pytest.raises(DataError, match=expected):
             subwords_of_words(written(path, text), read_words(path, ()), codes, symbols, "distill")
+    for segmentation, is_remedy in ((codes, False), (None, True)):
+        with pytest.raises(DataError, match=r"not in the dictionary: 'x'.*--method avg") as refusal:
+            subwords_of_words(written(path, "x\tfro@@\n"), read_words(path, ()), segmentation, {"a"}, "subword")
+        assert ("give the codes or the model" in str(refusal.value)) == is_remedy
 
 
 @pytest.mark.parametrize(("text", "symbols", "said"), [
