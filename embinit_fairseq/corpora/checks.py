@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from embinit_fairseq.corpora.raw_texts import OTHER_ENDS, RawText
-from embinit_fairseq.corpora.reading import SHOWN, has_mark, shown_lines
+from embinit_fairseq.corpora.reading import SHOWN, has_mark, is_of_tabs, shown_lines
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS
 
@@ -32,7 +32,9 @@ _HIDDEN = re.compile("[\0-\b\x0e-\x1b\x7f\xad\u200b\u2060\ufeff]")
 _NO_WORDS = re.compile(rf"(?:\s|{_HIDDEN.pattern})*")
 #: the sign for a character that was lost; C1 controls; UTF-8 that was read as Latin-1 or cp1252 (Ã¤, â€œ)
 _GARBLED = re.compile("[\ufffd\x80-\x84\x86-\x9f]|[ÂÃ][\x80-\xbf]|â€")
-#: name -> True for a line that has it
+#: as spreadsheets write a cell with tabs, quotes or ends of lines
+_QUOTED = re.compile('"(?:[^"]|"")*"')
+#: name -> True for a line that has it; `quoted` only counts in tables with tabs
 _ODD = {
     "empty": lambda line: _NO_WORDS.fullmatch(line) is not None,
     "long": lambda line: len(line.split()) > LONG,
@@ -43,6 +45,7 @@ _ODD = {
     "hidden": lambda line: _HIDDEN.search(line) is not None,
     "garbled": lambda line: _GARBLED.search(line) is not None,
     "decomposed": lambda line: not unicodedata.is_normalized("NFC", line),
+    "quoted": lambda line: _QUOTED.fullmatch(line) is not None,
 }
 #: column of the table -> the lines that it counts, for people
 MEANING = {
@@ -55,6 +58,7 @@ MEANING = {
     "hidden": "characters that nobody sees (NUL, soft hyphen, zero-width space)",
     "garbled": "characters of another encoding (� Ã¤ â€œ)",
     "decomposed": "letters and accents that are not composed (NFC)",
+    "quoted": "cells in quotes, which are text in .tsv (a table of a spreadsheet: save it as .csv)",
 }
 
 
@@ -90,6 +94,8 @@ def check_raw_text(raw_text: RawText) -> Checked:
     checked = Checked(raw_text, mark=has_mark(raw_text.path))
     found: dict[str, list[int]] = {name: [] for name in _ODD}
     counts: Counter[str] = Counter()
+    is_cell = raw_text.field is not None and is_of_tabs(raw_text.path)
+    kinds = {name: is_odd for name, is_odd in _ODD.items() if is_cell or name != "quoted"}
     hashes = array("q")  # eight bytes per line: memory for a hundred million lines
     for number, line in raw_text.numbered_lines():
         checked.lines += 1
@@ -97,7 +103,7 @@ def check_raw_text(raw_text: RawText) -> Checked:
             checked.labels.setdefault(line.strip(), number)
             continue
         hashes.append(hash(line))
-        for name, is_odd in _ODD.items():
+        for name, is_odd in kinds.items():
             if is_odd(line):
                 counts[name] += 1
                 if len(found[name]) < SHOWN:
@@ -159,7 +165,8 @@ def _check_labels(labelled: Sequence[Checked], is_regression: bool) -> None:
                 continue
             if label in SPECIAL_SYMBOLS:
                 raise DataError(f"{where} is a special symbol of fairseq; give the class another name")
-            if (other := spellings.setdefault(spelling, label)).split() != label.split():
+            other = spellings.setdefault(spelling, label)
+            if re.split(" +", other) != re.split(" +", label):  # a no-break space is another spelling
                 raise DataError(f"{where} is the class {other[:60]!r} in another spelling; write both in one")
 
 

@@ -152,12 +152,12 @@ def _check_training_text(plan: Plan) -> None:
 
 
 def _label_dictionary(request: PrepareRequest) -> str | None:
-    """Return the dictionary of the classes of a trained classifier, whose --dict is DATA/input0/dict.txt."""
+    """Return the dictionary of a trained classifier's classes; --dict: DATA/input0/dict.txt, or its copy in DATA."""
     if request.label_column is None or request.regression or request.dictionary is None:
         return None
     folder = Path(os.path.abspath(request.dictionary)).parent
-    file = folder.with_name(LABEL) / "dict.txt"
-    return os.path.relpath(file) if folder.name in ("input0", "input1") and file.is_file() else None
+    file = (folder.parent if folder.name in ("input0", "input1") else folder) / LABEL / "dict.txt"
+    return os.path.relpath(file) if file.is_file() else None
 
 
 def _choose_dictionaries(plan: Plan) -> None:
@@ -172,7 +172,8 @@ def _choose_dictionaries(plan: Plan) -> None:
         column.shares = names[0] if is_shared else column.name
         column.dictionary = request.dictionary if is_shared or not at else request.target_dict
         if column.dictionary is not None and (is_pair or column.lang in (request.source_lang, suffix)):
-            column.dictionary = _copy_of(column.dictionary, column.lang, request.joined_dictionary)
+            langs = dict.fromkeys([column.lang, *(other.lang for other in plan.columns.values() if is_one)])
+            column.dictionary = _copy_of(column.dictionary, [*langs], request.joined_dictionary)
             column.has_other_record = is_pair and is_one and Path(column.dictionary).name != f"dict.{column.lang}.txt"
 
 
@@ -191,15 +192,17 @@ def _check_dictionaries(request: PrepareRequest, is_pair: bool) -> None:
             check_is_file(path, flag)
 
 
-def _copy_of(dictionary: str, lang: str, is_joined: bool) -> str:
-    """Return the copy of a dictionary of two languages that has the record of `lang`; without one, the dictionary."""
-    copy = Path(dictionary).with_name(f"dict.{lang}.txt")
-    if not copy.is_file():
-        return dictionary
-    if read_dictionary(copy).symbols == read_dictionary(dictionary).symbols:
-        return str(copy)
-    if is_joined:
-        raise OptionError(f"--joined-dictionary: {copy} has other symbols than {dictionary}; give it by --target-dict")
+def _copy_of(dictionary: str, langs: Sequence[str], is_joined: bool) -> str:
+    """Return the copy of a dictionary that has a record: of the first language, else as given, else of the others."""
+    own, *others = (Path(dictionary).with_name(f"dict.{lang}.txt") for lang in langs)
+    for copy in filter(Path.is_file, (own, Path(dictionary), *others)):
+        if read_dictionary(copy).symbols == read_dictionary(dictionary).symbols:
+            if read_preparation(copy) is not None:
+                return str(copy)
+        elif is_joined:
+            raise OptionError(
+                f"--joined-dictionary: {copy} has other symbols than {dictionary}; give it by --target-dict"
+            )
     return dictionary
 
 
@@ -226,7 +229,7 @@ def _choose_steps(column: Column, plan: Plan) -> None:
     else:
         column.steps = parse_steps(request.steps, column.lang, "--steps")
     names = {step["step"] for step in column.steps}
-    _check_options(names, plan, given)
+    _check_options(names, plan, given, column.files)
     if recorded is None:
         column.files = {name: path for name, path in given.items() if _uses(names, name)}
         column.preparation = Preparation(column.steps, contents(column.files, symbols))
@@ -262,7 +265,7 @@ def _uses(names: set[str], option: str) -> bool:
     return any(option in STEPS[name].content for name in names)
 
 
-def _check_options(names: set[str], plan: Plan, given: dict[str, str]) -> None:
+def _check_options(names: set[str], plan: Plan, given: dict[str, str], recorded: dict[str, str]) -> None:
     """Raise OptionError if a step lacks its file or size, or one is given without its step; set what is learned."""
     request = plan.request
     for option, flag in FLAGS.items():
@@ -279,7 +282,7 @@ def _check_options(names: set[str], plan: Plan, given: dict[str, str]) -> None:
             raise OptionError(f"{flag} and {size_flag}: give one of them")
         if wanted is not None:
             plan.learns = next(name for name, (one, _, _) in LEARNED.items() if one == option)
-        elif option not in given and not any(option in column.files for column in plan.columns.values()):
+        elif option not in given and option not in recorded:
             learn = f", or {size_flag} N to learn it" if size else ""
             raise OptionError(f"--steps {request.steps}: needs the file of its subwords; give it by {flag}{learn}")
     if "known" in names and request.dictionary is None:

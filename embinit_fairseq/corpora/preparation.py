@@ -224,7 +224,7 @@ def _next(plan: Plan, classes: Sequence[str]) -> str:
     if plan.task == "sentence_prediction":
         kind = "--num-classes 1 --regression-target" if plan.request.regression else f"--num-classes {len(classes)}"
         tokens = "--init-token 0 --separator-token 2" if len(plan.columns) == 2 else "--init-token 0"
-        task = f"{task} {tokens} {kind} --criterion sentence_prediction"
+        task = f"{task} {tokens} {kind} --criterion sentence_prediction --batch-size 16"
         if trains:
             return f"fairseq-train {data} {task} --arch roberta_base ..."
         return f"fairseq-validate {data} {task} --valid-subset {test} --path MODEL.pt ..."
@@ -236,4 +236,8 @@ def _next(plan: Plan, classes: Sequence[str]) -> str:
         return f"fairseq-generate {data} {task} --gen-subset {test} --path MODEL.pt ..."
     if trains:
         return f"fairseq-train {data} {task} --arch transformer_lm ... (--task masked_lm --arch roberta_base ...)"
-    return f"fairseq-eval-lm {data} {task} --gen-subset {test} --path MODEL.pt ..."
+    masked = f"{task.replace('language_modeling', 'masked_lm')} --criterion masked_lm --batch-size 16"
+    return (
+        f"fairseq-eval-lm {data} {task} --gen-subset {test} --path MODEL.pt ... (a masked model: "
+        f"fairseq-validate {data} {masked} --valid-subset {test} --path MODEL.pt ...)"
+    )

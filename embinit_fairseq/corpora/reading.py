@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
 import json
 import re
 import zlib
@@ -14,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq.errors import DataError
+from embinit_fairseq.errors import DataError, counted
 from embinit_fairseq.io import not_utf8
 
 #: line numbers in a message
@@ -33,6 +34,11 @@ def suffix_of(path: Path) -> str:
 def is_table(path: Path) -> bool:
     """Return True if the name of a file says that it is a table."""
     return suffix_of(path).lower() in _READERS
+
+
+def is_of_tabs(path: Path) -> bool:
+    """Return True if a file is a table with tabs, in which a quotation mark is a character like others."""
+    return suffix_of(path).lower() == "tsv"
 
 
 def has_mark(path: Path) -> bool:
@@ -121,7 +127,10 @@ def _csv(path: Path, field: str, _: bool) -> Iterator[tuple[int, str]]:
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     # a CR would end a row; another end of a line is counted and becomes a space, as a CR in other files
-    rows = csv.reader((line.replace("\r", "\v") + "\n" for _, line in read_text(path)), strict=True)
+    lines = (line.replace("\r", "\v") + "\n" for _, line in read_text(path))
+    heading = next(lines, "")
+    delimiter = ";" if ";" in heading and "," not in heading else ","  # of spreadsheets in half of Europe
+    rows = csv.reader(itertools.chain([heading], lines), delimiter=delimiter, strict=True)
     limit, number = csv.field_size_limit(1 << 30), 1
     try:
         for row in rows:
@@ -140,15 +149,16 @@ def _column(path: Path, field: str, rows: Iterator[tuple[int, list[str]]]) -> It
         raise DataError(f"{path}:1: an empty line; expected the names of the columns")
     if len(heading) == 1 and heading != [field] and (other := re.search("[,;|\t]", heading[0])):
         raise DataError(
-            f"{path}:1: found {_SEPARATORS[other[0]]} between the columns; expected commas in .csv, tabs in .tsv: "
-            "rename the file, or save it so"
+            f"{path}:1: found {_SEPARATORS[other[0]]} between the columns; expected commas or semicolons in .csv, tabs "
+            "in .tsv: rename the file, or save it so"
         )
     _check_column(f"{path}:1, which names the columns", field, heading)
     at = heading.index(field)
     for number, row in rows:
         if len(row) != len(heading):
             raise DataError(
-                f"{path}:{number}: {len(row)} fields, but {len(heading)} columns in line 1; correct the line"
+                f"{path}:{number}: {counted(len(row), 'field')}, but {counted(len(heading), 'column')} in line 1; "
+                f"{'save the table as .csv if texts have ends of lines, or ' * is_of_tabs(path)}correct the line"
             )
         yield number, row[at]
 

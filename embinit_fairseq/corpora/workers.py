@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import multiprocessing
+import os
 import signal
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -91,7 +94,14 @@ def _begin(preparations: Mapping[str, Preparation]) -> None:
 
 def _begin_process(preparations: Mapping[str, Preparation]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits, which ends this one
+    threading.Thread(target=_end_with, args=[multiprocessing.parent_process()], daemon=True).start()
     _begin(preparations)
+
+
+def _end_with(parent: Any) -> None:
+    """End this process when its parent has ended, also by SIGKILL, which the pool would not notice."""
+    parent.join()
+    os._exit(1)
 
 
 def _prepare(how: Callable[..., list[list[str]]], column: str, lines: list[str]) -> Chunk:

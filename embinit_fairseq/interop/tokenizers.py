@@ -435,15 +435,19 @@ def _copied(request: ExportRequest, side: Side) -> Tokenizer:
 def _user_text(request: ExportRequest, side: Side, forms: Sequence[str], segmenter: str = "") -> tuple[list[str], str]:
     """Return the lines of --verify-text and their form; raise DataError if the form is not one of `forms`.
 
+    With a record text is raw, whatever it looks like: it may quote subwords.
     segmenter: the option for a tokenizer that takes raw text.
     """
     path = request.verify_text
     if path is None:
         return [], "raw"
-    lines = [line for _, line in read_lines(path, DataError, _TEXT)]
+    numbered = list(read_lines(path, DataError, _TEXT))
+    lines = [line for _, line in numbered]
     words = [word for line in lines for word in line.split()]
     if not words:
         raise DataError(f"{_TEXT} {path}: no text in it; give a sentence a line")
+    if side.recorded is not None and "raw" in forms:
+        return lines, "raw"
     marked, form = pieces_left(lines) or (0, "raw")
     if marked > MOST_MARKED * len(lines):
         pass  # subwords
@@ -454,7 +458,10 @@ def _user_text(request: ExportRequest, side: Side, forms: Sequence[str], segment
     if form not in forms:
         remedy = f"{segmenter}, which segments it, or the text after" if form == "raw" else "the text before"
         expected = " or ".join(_FORMS[form] for form in forms)
-        raise DataError(f"{_TEXT} {path}: found {_FORMS[form]}, expected {expected}: give {remedy} segmentation")
+        shows = GLUED.search if form == "raw" else lambda word: pieces_left([word])
+        shown = (f" ({word[:60]!r} in line {n})" for n, line in numbered for word in line.split() if shows(word))
+        found = _FORMS[form].partition(" (")[0] + next(shown, "")
+        raise DataError(f"{_TEXT} {path}: found {found}, expected {expected}: give {remedy} segmentation")
     return lines, form
 
 

@@ -34,7 +34,7 @@ CHECKPOINT_FILES = ("model.pt", "dict.txt", "dict.*.txt", "input0/dict.txt", "la
 RESET = "add --reset-optimizer to leave the optimizer's state out (training continues from the weights alone)"
 #: table -> one tensor for the model and for each average that has it; returns new rows in the same order
 RowMaker = Callable[[Mapping[str, Sequence[Tensor]]], Mapping[str, Sequence[np.ndarray]]]
-#: folder with the new dictionaries -> entries of the command's record, and the `files` that were written
+#: folder with the new dictionaries -> entries of the command's record
 Preparer = Callable[[Path], dict[str, Any]]
 
 
@@ -110,7 +110,7 @@ def resized(
         options = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(request).items()}
         record = {
             "request": options,
-            "files": ["model.pt", *dictionaries, files[0], *prepared.pop("files", [])],
+            "files": list(dict.fromkeys(("model.pt", *dictionaries, files[0], *_files_in(folder)))),
             "sides": list(old_model.sides) if old_model.builder.two_sided else None,
             "softmax": old_model.softmax,
             "rows_before": len(old_model.symbols),
@@ -124,6 +124,10 @@ def resized(
         }
         yield folder, record
         write_json(folder / files[0], record)
+
+
+def _files_in(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def load_result(old_model: OldModel, change: Change, folder: Path) -> tuple[Any, Any]:

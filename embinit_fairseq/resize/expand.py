@@ -27,20 +27,15 @@ from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.distill import Distillation, Progress, Saved, distill
 from embinit_fairseq.resize.new_segmentation import write_segmentation
 from embinit_fairseq.resize.old_model import MethodRequest, OldModel, files_of, open_old_model
-from embinit_fairseq.resize.prepared import carry_preparation, old_preparation, old_segmentation
+from embinit_fairseq.resize.prepared import PREPARATION_FILES, carry_preparation, old_preparation, old_segmentation
 from embinit_fairseq.resize.symbol_tensors import output_names
 from embinit_fairseq.vectors.open import SourceSpec
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler
-from embinit_fairseq.vocab.preparation_record import FILE
-from embinit_fairseq.vocab.segmentation import (
-    SEGMENTATION_FILES,
-    Segmentation,
-    text_symbols,
-)
+from embinit_fairseq.vocab.segmentation import Segmentation, text_symbols
 from embinit_fairseq.vocab.subword_styles import PREFIX, detect_style
 
 #: patterns of the files in the output folder, the record first
-FILES = ("expansion.json", *CHECKPOINT_FILES, "verify.json", "verify.png", FILE, *SEGMENTATION_FILES)
+FILES = ("expansion.json", *CHECKPOINT_FILES, "verify.json", "verify.png", *PREPARATION_FILES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +204,7 @@ def _present(present: dict[int, str], symbols: Collection[str], shown: int = 20)
     """Return the message about words that the dictionary has, by line."""
     (number, word), *others = present.items()
     lines = ", ".join(str(line) for line, _ in others[:shown]) + (", ..." if len(others) > shown else "")
-    more = f" (and {counted(len(others), 'other word')}: lines {lines})" if others else ""
+    more = f" (and {counted(len(others), 'other word')}: line{'s' * (len(others) > 1)} {lines})" if others else ""
     mark = PREFIX.get(detect_style(symbols), "")
     if mark in ("▁", "Ġ") and not word.startswith(mark):
         start = f"a word at its beginning is written {mark + word!r}; inside of words the dictionary has {word!r}"
@@ -287,10 +282,11 @@ def subwords_of_words(
         )
     lacking = {word: dict.fromkeys(s for s in own if s not in symbols) for word, own in zip(words, of_words)}
     if missing := {word: " ".join(subwords) for word, subwords in lacking.items() if subwords}:
+        remedy = ", or give the codes or the model that the dictionary was made with" if segmentation is None else ""
         raise DataError(
             f"{path}:{next(iter(missing)).line}: {counted(len(missing), 'word')} of subwords that are not in the "
-            f"dictionary: {_listed(missing, missing)}; write other subwords after a tab, choose --method avg, which "
-            "needs none, or give the codes or the model that the dictionary was made with"
+            f"dictionary: {_listed(missing, missing)}; write other subwords after a tab, or choose --method avg, which "
+            f"needs none{remedy}"
         )
     return of_words
 

@@ -7,22 +7,42 @@ out of raw text (`Queequeg` where text is lower-cased, `yahoo!` where Moses spli
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.checkpoints.preparations import find_preparation, stated_steps
+from embinit_fairseq.errors import DataError
 from embinit_fairseq.resize.old_model import OldModel
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.preparation_options import in_language, language_in, written
-from embinit_fairseq.vocab.preparation_record import FILE, Recorded, contents, tried, write_preparation
+from embinit_fairseq.vocab.preparation_record import (
+    FILE,
+    FLAGS,
+    Recorded,
+    contents,
+    files_with,
+    libraries,
+    tried,
+    write_preparation,
+)
 from embinit_fairseq.vocab.preparation_steps import Preparation
 from embinit_fairseq.vocab.segmentation import SEGMENTATION_FILES, Segmentation, check_segmentation, read_segmentation
 from embinit_fairseq.vocab.subword_styles import PREFIX
 
+logger = logging.getLogger(__name__)
 #: kind of a segmentation -> option of its step
 _OPTIONS = {"subword-nmt": "codes", "sentencepiece": "model"}
+#: option of a step -> name of its file in the new folder
+_NAMES = {"codes": SEGMENTATION_FILES[0], "model": SEGMENTATION_FILES[-1], "tokenizer": "tokenizer.json"}
+#: folder in the new folder for the files of the side that stays, whose names may be the same
+OTHER_SIDE = "other_side"
+#: patterns of the files that say how text is prepared
+PREPARATION_FILES = (FILE, f"input0/{FILE}", *SEGMENTATION_FILES, _NAMES["tokenizer"], f"{OTHER_SIDE}/*")
 
 
 def old_preparation(
@@ -85,28 +105,30 @@ def carry_preparation(
         segmentation: the record of the segmentation that is in `folder`.
         words: new words.
     """
-    record = {"segmentation": segmentation, "preparation": None, "files": segmentation["files"] if segmentation else []}
+    record: dict[str, Any] = {"segmentation": segmentation, "preparation": None}
     if recorded is None:
         return record
     names = {name for name, users in old_model.builder.files.items() if users & {*old_model.sides}}
-    names = {name for name in (Path(old_model.dictionary).name, *names) if (folder / name).is_file()}
+    names |= {Path(name).name for name in (old_model.dictionary, *names)}
+    names = {name for name in names if (folder / name).is_file()}
     files = {name: _file(name, recorded, old, folder) for name in recorded.files}
-    records: dict[str, Recorded] = {}
+    records: dict[Path, Recorded] = {}
     missed: dict[str, list[str]] = {}
     for name in names:
-        own = _own(name, recorded, old_model) if len(names) > 1 else recorded
+        own = _own(name, recorded, old_model) if len({Path(name).name for name in names}) > 1 else recorded
         prepare = Preparation(own.steps, contents(files, read_dictionary(folder / name).symbols))
-        pairs = [(raw, " ".join(prepare(raw))) for raw, _ in own.examples]
-        records[name] = tried(folder / name, own.steps, files, pairs)
-        missed |= _missed(prepare, words, old)
+        with libraries():
+            pairs = [(raw, " ".join(prepare(raw))) for raw, _ in own.examples]
+            missed |= _missed(prepare, words, old)
+        records[folder / name] = tried(folder / name, own.steps, files, pairs)
     if (
         old_model.other_file is not None
         and (other := find_preparation(old_model.other_file, old_model.state)) is not None
     ):
-        records[old_model.other_file.name] = other
-    write_preparation(folder, records, made_by)
-    preparation = {"steps": written(recorded.steps), "not_from_raw_text": missed}
-    return {**record, "preparation": preparation, "files": [*record["files"], FILE]}
+        records[folder / old_model.other_file.name] = _brought(other, old, folder)
+    for place in {file.parent for file in records}:
+        write_preparation(place, {file.name: one for file, one in records.items() if file.parent == place}, made_by)
+    return {**record, "preparation": {"steps": written(recorded.steps), "not_from_raw_text": missed}}
 
 
 def _own(name: str, recorded: Recorded, old_model: OldModel) -> Recorded:
@@ -127,10 +149,41 @@ def _own(name: str, recorded: Recorded, old_model: OldModel) -> Recorded:
 
 
 def _file(name: str, recorded: Recorded, old: Segmentation | None, folder: Path) -> str:
-    """Return the path of a step's file: the one that was written with the new dictionary, else the recorded one."""
+    """Return the path of a step's file in `folder`: written with the new dictionary, else copied as recorded."""
     if old is not None and _OPTIONS[old.kind] == name:
-        return str(folder / SEGMENTATION_FILES[0 if name == "codes" else -1])
-    return recorded.path_of(name)
+        return str(folder / _NAMES[name])
+    return str(_copy(name, recorded.path_of(name), folder))
+
+
+def _copy(name: str, path: str, folder: Path) -> Path:
+    """Copy a step's file, and what is read with it, to a folder; return its new path."""
+    folder.mkdir(exist_ok=True)
+    for file, copy in files_with(path, _NAMES[name]).items():
+        shutil.copyfile(file, folder / copy)
+    return folder / _NAMES[name]
+
+
+def _brought(other: Recorded, old: Segmentation | None, folder: Path) -> Recorded:
+    """Return the record of the other side after its files were copied to a folder in `folder`.
+
+    A record of a checkpoint does not say where they are: the file that the user gives for the side that changes may be
+    that of both. A file that is not found is named where it is expected.
+    """
+    files = {}
+    for name, file in other.files.items():
+        place = folder / OTHER_SIDE
+        given = old.path if old is not None and _OPTIONS[old.kind] == name else None
+        for path in (None, given):
+            with contextlib.suppress(DataError):
+                _copy(name, other.path_of(name, path), place)
+                break
+        else:
+            logger.warning(
+                "%s of the other side, %s, was not found, and is not in the new folder; copy it to %s/%s there",
+                *(FLAGS[name], file["path"], OTHER_SIDE, _NAMES[name]),
+            )
+        files[name] = {**file, "path": f"{OTHER_SIDE}/{_NAMES[name]}"}
+    return replace(other, files=files, folder=folder)
 
 
 def _missed(prepare: Preparation, words: Sequence[str], old: Segmentation | None) -> dict[str, list[str]]:

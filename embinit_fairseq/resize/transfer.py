@@ -23,15 +23,15 @@ from embinit_fairseq.init.symbols import Symbols, shared_rows, subword_means, sy
 from embinit_fairseq.init.weights import COMPOSED, COPIED, KINDS, Weights
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.old_model import MethodRequest, OldModel, files_of, open_old_model
-from embinit_fairseq.resize.prepared import carry_preparation
+from embinit_fairseq.resize.prepared import PREPARATION_FILES, carry_preparation
 from embinit_fairseq.resize.symbol_tensors import output_names
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
-from embinit_fairseq.vocab.preparation_record import FILE, read_preparation
+from embinit_fairseq.vocab.preparation_record import read_preparation
 from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
 from embinit_fairseq.vocab.subword_styles import CONTINUES, PREFIX, Token
 
 #: patterns of the files in the output folder, the record first
-FILES = ("transfer.json", *CHECKPOINT_FILES, FILE)
+FILES = ("transfer.json", *CHECKPOINT_FILES, *PREPARATION_FILES)
 _EXAMPLES, _PARTS = 8, 5  #: in the record: words of each kind, and old words of one
 
 

@@ -21,15 +21,14 @@ from embinit_fairseq.io import read_lines
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.new_segmentation import symbols_that_spell, write_restricted
 from embinit_fairseq.resize.old_model import OldModel, Request, open_old_model
-from embinit_fairseq.resize.prepared import carry_preparation, old_preparation, old_segmentation
+from embinit_fairseq.resize.prepared import PREPARATION_FILES, carry_preparation, old_preparation, old_segmentation
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler, parse_line
-from embinit_fairseq.vocab.preparation_record import FILE
-from embinit_fairseq.vocab.segmentation import SEGMENTATION_FILES, Segmentation, text_symbols
+from embinit_fairseq.vocab.segmentation import Segmentation, text_symbols
 from embinit_fairseq.vocab.subword_styles import detect_style
 from embinit_fairseq.vocab.text_checks import check_tokens, count_tokens
 
 #: patterns of the files in the output folder, the record first
-FILES = ("trim.json", *CHECKPOINT_FILES, FILE, *SEGMENTATION_FILES)
+FILES = ("trim.json", *CHECKPOINT_FILES, *PREPARATION_FILES)
 
 
 @dataclass(frozen=True, kw_only=True)

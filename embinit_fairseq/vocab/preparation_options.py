@@ -18,6 +18,8 @@ from embinit_fairseq.vocab.subword_styles import detect_style
 logger = logging.getLogger(__name__)
 #: name of a preparation of several steps -> the steps
 SHORTHANDS = {"wikibooks": "cleaned,lowercase,moses:no-escape", "none": ""}
+#: of `embinit prepare`
+_LANGUAGE_REMEDY = "; columns get others by --source-lang de --target-lang en, files by names that end so"
 #: subword style of a dictionary -> its step
 _SUBWORDS = {"subword_nmt": "bpe", "sentencepiece": "sentencepiece"}
 #: a sign that Moses always splits from the letter before it (not a full stop)
@@ -51,7 +53,7 @@ def parse_steps(text: str, lang: str = "en", flag: str = "--preparation") -> lis
             raise OptionError(f"{flag} {text}: no step {name!r}; choose from {steps_help()}, separated by commas")
         step: dict[str, Any] = {"step": name}
         if "lang" in STEPS[name].options:
-            step["lang"] = lang = _known_language(lang, name)
+            step["lang"] = lang = _known_language(lang, name, flag)
         switches = {_written(option, value): value for option, _ in _switches(name) for value in (True, False)}
         for option in options:
             if option not in switches:
@@ -124,7 +126,7 @@ def language_in(name: str) -> str:
     return name.removeprefix("dict.").removesuffix(".txt") if name.count(".") > 1 else ""
 
 
-def _known_language(code: str, step: str) -> str:
+def _known_language(code: str, step: str, flag: str) -> str:
     """Return the code by which libraries know a language; of another language the step has the rules of English."""
     from fairseq_compat.languages import UnknownLanguageError, language
 
@@ -132,8 +134,8 @@ def _known_language(code: str, step: str) -> str:
         return language(code)
     except UnknownLanguageError:
         logger.warning(
-            "%s is not the code of a known language (de, de_DE, deu_Latn): the step %s has the rules of English",
-            *(code, step),
+            "%s is not the code of a known language (de, de_DE, deu_Latn): the step %s has the rules of English%s",
+            *(code, step, _LANGUAGE_REMEDY if flag == "--steps" else ""),
         )
         return "en"
 

@@ -128,8 +128,7 @@ class Recorded:
         if self.folder is None or self.folder == folder:
             return self
         files = {
-            name: {**file, "path": os.path.relpath(self.folder / file["path"], folder)}
-            for name, file in self.files.items()
+            name: {**file, "path": _relative(self.folder / file["path"], folder)} for name, file in self.files.items()
         }
         return replace(self, files=files, folder=folder)
 
@@ -227,7 +226,15 @@ def recorded_in(entry: Any, where: str, folder: Path | None = None) -> Recorded:
     try:
         steps, examples = tuple(map(dict, entry["steps"])), tuple((raw, text) for raw, text in entry["examples"])
         Preparation(steps)
-        files = {name: {"path": file["path"], "sha256": file["sha256"]} for name, file in entry["files"].items()}
+        files = {name: {key: file[key] for key in ("path", "sha256")} for name, file in entry["files"].items()}
+        needed = {option for step in steps for option in STEPS[step["step"]].content if option in FLAGS}
+        if needed != files.keys():
+            raise ValueError(f"files: found {', '.join(files) or 'none'}, expected {', '.join(needed) or 'none'}")
+        values = [(value, "") for file in files.values() for value in file.values()]
+        for step in steps:
+            values += [(step.get(name, default), default) for name, default in STEPS[step["step"]].options.items()]
+        if wrong := [value for value, default in values if not isinstance(value, type(default))]:
+            raise ValueError(f"{wrong[0]!r} as an option of a step or a file")
         return Recorded(steps, files, examples, entry["symbols"], entry.get("lines", {}), folder)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{where}: damaged ({error}); prepare the text again, or remove the record") from error
@@ -282,7 +289,7 @@ def tried(
                 )
     return Recorded(
         steps=tuple(map(dict, steps)),
-        files={name: {"path": os.path.relpath(path, folder), "sha256": _hashes(path)} for name, path in paths.items()},
+        files={name: {"path": _relative(path, folder), "sha256": _hashes(path)} for name, path in paths.items()},
         examples=tuple(pair for pair in equal if pair[0].strip())[:_EXAMPLES],
         symbols=symbols_hash(symbols),
         lines={"tried": count, "equal": len(equal)},
@@ -337,11 +344,27 @@ def contents(paths: Mapping[str, str], symbols: Collection[str]) -> dict[str, An
     return content
 
 
-def _hashes(path: PathLike) -> str:
-    """Return the hash of a file and of what is read with it: the words that codes keep whole, their vocabulary."""
+def _relative(path: PathLike, folder: PathLike) -> str:
+    """Return the path of a file from a folder; either may be below a link, whose `..` is not the folder of the link."""
     place = Path(path)
-    more = (place.with_name(SUBWORD_NMT_FILES[1]), place.with_name(place.name + VOCABULARY))
-    return " ".join(sha256(file) for file in (place, *more) if file.is_file())
+    return os.path.relpath(Path(os.path.realpath(place.parent), place.name), os.path.realpath(folder))
+
+
+def _hashes(path: PathLike) -> str:
+    """Return the hash of a file and of what is read with it."""
+    return " ".join(sha256(file) for file in files_with(path, ""))
+
+
+def files_with(path: PathLike, name: str) -> dict[Path, str]:
+    """Return a file, and what is read with it (words that codes keep whole, their vocabulary) -> names for copies.
+
+    Args:
+        path: of the file.
+        name: of its copy.
+    """
+    place, whole = Path(path), SUBWORD_NMT_FILES[1]
+    names = {place: name, place.with_name(whole): whole, place.with_name(place.name + VOCABULARY): name + VOCABULARY}
+    return {file: copy for file, copy in names.items() if file.is_file()}
 
 
 @contextlib.contextmanager

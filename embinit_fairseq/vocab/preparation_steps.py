@@ -202,7 +202,7 @@ STEPS = {
         subwords=True,
     ),
     "kim": Step("English words of Kim 2014, in lower case", _kim),
-    "without": Step("without the words of a list", _without, options={"words": ()}),
+    "without": Step("without the words of a list", _without, options={"words": []}),
     "known": Step("without words that the dictionary lacks", _known, content=("symbols",)),
 }
 

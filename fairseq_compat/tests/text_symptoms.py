@@ -190,6 +190,7 @@ def text_pairs(folder: Path) -> None:
     preprocess.main(args)
     moved = json.loads((folder / "new" / "bin" / "preparation.json").read_text())
     assert moved["dictionaries"]["dict.de.txt"]["files"]["codes"]["path"] == "../../codes", moved
+    records_of_other_calls(folder, args, record)
     (folder / "other.de").write_text("a\nb")
     (folder / "other.en").write_text("a\nb\nc\n")
     args.destdir, good = str(folder / "none"), args.trainpref
@@ -199,6 +200,43 @@ def text_pairs(folder: Path) -> None:
             preprocess.main(args)
         assert not (folder / "none").exists()
         setattr(args, name, good)
+
+
+def records_of_other_calls(folder: Path, args, record: dict) -> None:
+    """The record in a folder is that of the dictionaries there; one that cannot be read is said at once."""
+    old, bin = folder / "old" / "preparation.json", folder / "new" / "bin" / "preparation.json"
+
+    def steps(path: Path) -> dict:
+        return {name: own["steps"] for name, own in json.loads(path.read_text())["dictionaries"].items()}
+
+    lower = {**record["dictionaries"]["dict.de.txt"], "steps": [{"step": "lowercase"}]}
+    english = {"steps": [], "files": {}, "symbols": "of English"}
+    old.write_text(json.dumps({**record, "dictionaries": {"dict.de.txt": lower, "dict.en.txt": english}}))
+    args.tgtdict = str(folder / "old" / "dict.en.txt")
+    preprocess.main(args)
+    assert steps(bin) == {"dict.de.txt": [{"step": "lowercase"}], "dict.en.txt": []}
+    (folder / "bare").mkdir()
+    (folder / "bare" / "dict.txt").write_text("a 1\nb 1\n")
+    args.tgtdict = str(folder / "bare" / "dict.txt")
+    preprocess.main(args)
+    assert steps(bin) == {"dict.de.txt": [{"step": "lowercase"}]}
+    (folder / "deep" / "er").mkdir(parents=True)
+    (folder / "link").symlink_to(folder / "deep" / "er")
+    (folder / "codes").write_text("")
+    args.destdir = str(folder / "link" / "bin")
+    preprocess.main(args)
+    (entry,) = json.loads(Path(args.destdir, "preparation.json").read_text())["dictionaries"].values()
+    assert Path(args.destdir, entry["files"]["codes"]["path"]).samefile(folder / "codes"), entry
+    args.destdir, args.source_lang, args.target_lang = str(folder / "none"), "en", "de"
+    with refused("dict.de.txt", "not the dictionary of en"):
+        preprocess.main(args)
+    args.source_lang, args.target_lang = "de", "en"
+    for damaged in ("", "[]", '{"dictionaries": {"dict.de.txt": {"steps": []}}}'):
+        old.write_text(damaged)
+        with refused("old/preparation.json", "damaged"):
+            preprocess.main(args)
+    assert not (folder / "none").exists()
+    args.srcdict = args.tgtdict = None
 
 
 def composed(*arguments: str):

@@ -6,7 +6,10 @@ import contextlib
 import gzip
 import io
 import json
+import os
 import re
+import select
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -102,7 +105,7 @@ def test_a_table_says_what_was_found_with_the_numbers_of_the_lines(parallel, tmp
     heading, german, english = (line.split() for line in out.splitlines()[:3])
     assert dict(zip(heading, german)) == {
         **{"text": str(parallel[0]), "lines": "21", "empty": "4", "long": "0", "CR": "4", "symbols": "4"},
-        **dict.fromkeys(("segmented", "tokenised", "hidden", "garbled", "decomposed"), "0"),
+        **dict.fromkeys(("segmented", "tokenised", "hidden", "garbled", "decomposed", "quoted"), "0"),
         **{"doubled": "16", "BOM": "yes"},
     }
     assert english[1:4] == ["21", "0", "0"]
@@ -170,7 +173,7 @@ def test_the_classes_of_a_trained_classifier_keep_their_numbers(tmp_path, printe
     given = ("--dict", tmp_path / "old/bin/input0/dict.txt")
     new = printed("prepare", test, *more, *given, "--output", tmp_path / "new")
     assert new["classes"] == ["fine_film", "dull"]
-    assert re.match("fairseq-validate .* --valid-subset test", new["next"])
+    assert re.match("fairseq-validate .* --batch-size .* --valid-subset test", new["next"])
     assert (tmp_path / "new/bin/label/dict.txt").read_bytes() == labels.read_bytes()
     preprocess(f"--only-source --testpref {tmp_path}/new/text/test.label --srcdict {labels} --destdir {tmp_path}/label")
     assert (tmp_path / "new/bin/label/test.bin").read_bytes() == (tmp_path / "label/test.bin").read_bytes()
@@ -190,14 +193,19 @@ def test_codes_of_languages(code, tmp_path, printed, caplog):
     printed("prepare", *files, "--steps", "moses", "--jobs", "1", "--output", tmp_path / "out")
     (step,) = read_preparation(tmp_path / f"out/bin/dict.{code}.txt").steps
     assert step == {"step": "moses", "lang": LANGUAGES[code]}
-    assert ("src is not the code of a known language" in caplog.text) == (code == "src")
+    for part in ("src is not the code of a known language", "--source-lang de --target-lang en"):
+        assert (part in caplog.text) == (code == "src")
 
 
 def test_text_in_one_language(tmp_path, printed):
+    """Of a test set for a dictionary nobody says whether the model is a masked one: both commands are named."""
     files = [write(tmp_path / f"{name}.txt", DE) for name in ("train", "valid")]
     printed("prepare", *files, "--steps", "none", "--output", tmp_path / "out", "--jobs", "2")
     preprocess(f"--only-source --trainpref {files[0]} --validpref {files[1]} --destdir {tmp_path}/bin")
     same_files(tmp_path / "out/bin", tmp_path / "bin")
+    given = ("--dict", tmp_path / "out/bin/dict.txt", "--output", tmp_path / "new", "--jobs", "1")
+    following = printed("prepare", f"test={files[1]}", *given)["next"]
+    assert re.match("fairseq-eval-lm .* --task language_modeling .*fairseq-validate .* --task masked_lm ", following)
 
 
 def test_processes_and_two_passes_do_not_change_the_result():
@@ -212,6 +220,26 @@ def test_processes_and_two_passes_do_not_change_the_result():
             again = "".join(chunk.text for chunk in mapped(segmented, "", parts))
         assert "".join(chunk.text for chunk in chunks) == again == whole
         assert [chunk.lines for chunk in chunks] == [2000, 2000, 500]
+
+
+def test_processes_end_with_the_one_that_waits_for_them():
+    """Also after SIGKILL: then nobody has the end of a pipe that all of them inherit."""
+    reader, writer = os.pipe()
+    if (waiting := os.fork()) == 0:
+        try:
+            with workers({"": Preparation()}, 2) as mapped:
+                list(mapped(symbols_of, "", ["a"]))
+                os.write(writer, b"x")
+                signal.pause()
+        finally:
+            os._exit(1)
+    os.close(writer)
+    assert os.read(reader, 1) == b"x"
+    os.kill(waiting, signal.SIGKILL)
+    os.waitpid(waiting, 0)
+    assert select.select([reader], [], [], 600)[0] == [reader]
+    assert os.read(reader, 1) == b""
+    os.close(reader)
 
 
 def test_several_sentences_stay_one_line():
@@ -316,11 +344,12 @@ UNREADABLE = [
     ("a.txt", b"\x1f\x8b\x08\0\n", "a binary file"),
     ("a.txt", b"a\rb\rc", "tr '.r' '.n'"),
     ("a.csv", b"t,l\rb,1\r", "tr '.r' '.n'"),
-    ("a.csv", b"t;l\nb;1\n", "a.csv:1: found semicolons"),
+    ("a.tsv", b"t;l\nb;1\n", "a.tsv:1: found semicolons.*rename"),
+    ("a.tsv", b'u\tt\nx\t"b\nc"\n', "a.tsv:3: 1 field, but 2 columns.*save the table as .csv"),
     ("a.tsv", b"t,l\nb,1\n", "a.tsv:1: found commas.*rename"),
     ("a.csv", b"\nt,l\nb,1\n", "a.csv:1: an empty line"),
     ("a.tsv", b"t\tt\nb\t1\n", "a.tsv:1, .* 2 columns have the name t"),
-    ("a.csv", b'u,t\n"x\ny",b\n1\n', "a.csv:4: 1 fields"),
+    ("a.csv", b'u,t\n"x\ny",b\n1\n', "a.csv:4: 1 field, .* in line 1; correct"),
     ("a.csv", b'u,t\nx,b\nx,"b\n\n', "a.csv:3: not a row"),
     ("a.jsonl", b'{"t": "a"}\n{"t": 3}\n', "a.jsonl:2: t must be text, found 3"),
     ("a.jsonl", b'{"t": true}\n', "t must be text, found true"),
@@ -345,6 +374,8 @@ def test_texts_have_the_number_of_their_first_line(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b'l,t\r\n1,"a\nb"\r\n2,c\rd\r\n3,""\r\n')
     assert list(read_column(path, "t", is_label=False)) == [(2, "a\nb"), (4, "c\vd"), (5, "")]
+    path.write_bytes(b'l;"t"\n1;"a,\nb"\n2;c,d\n')
+    assert list(read_column(path, "t", is_label=False)) == [(2, "a,\nb"), (4, "c,d")]
     path = write(tmp_path / "a.jsonl", ['{"t": 1}', '{"t": 1.5}', '{"t": "x"}'])
     assert list(read_column(path, "t", is_label=True)) == [(1, "1"), (2, "1.5"), (3, "x")]
     for value in ("true", "null", "NaN"):
@@ -357,6 +388,11 @@ def test_odd_characters_are_counted(tmp_path):
     (raw_text,) = find_raw_texts([str(write(tmp_path / "train.txt", lines))], Columns())
     odd = {name: numbers for name, (_, numbers) in check_raw_text(raw_text).odd.items() if numbers}
     assert odd == {"decomposed": [1], "hidden": [2, 3], "empty": [3], "garbled": [4]}
+    rows = ['"a ""b"""', '"a" b "c"', '"']
+    for suffix, numbers in (("tsv", [2]), ("csv", []), ("txt", [])):
+        path = write(tmp_path / f"train.{suffix}", ["t", *(rows if suffix != "csv" else ['"""a"""'])])
+        (raw_text,) = find_raw_texts([str(path)], Columns(text_columns=() if suffix == "txt" else ["t"]))
+        assert check_raw_text(raw_text).odd["quoted"] == (len(numbers), numbers)
 
 
 LABELS = {
@@ -367,6 +403,7 @@ LABELS = {
     "fraction": (["1", "1.0"], "is the class '1'"),
     "accent": (["\u00e9", "e\u0301"], "is the class"),
     "hidden": (["x", "x\u200b"], "is the class 'x'"),
+    "no break": (["a b", "a\u00a0b"], "a.tsv:3: the label 'a.xa0b' is the class 'a b'"),
     "joined": (["a b", "a_b"], "a.tsv:3: the label 'a_b' is the class 'a b'"),
     "one": (["a b", "a  b"], "one class, a_b"),
 }

@@ -111,6 +111,13 @@ def prepared(tmp_path):
     return checkpoint
 
 
+def test_raw_text_that_quotes_subwords_is_raw_text(prepared, capsys):
+    """A record says what text is; how it looks says nothing."""
+    (prepared.folder / "raw").write_text("\n".join([*RAW, "The man says or@@ an@@ ge.", "▁dog is low"]))
+    assert export_hf(prepared, "--verify-text", prepared.folder / "raw", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["verified_text"]["form"] == "raw text"
+
+
 def test_raw_text_gets_the_ids_of_the_training(prepared, tmp_path, capsys, monkeypatch):
     assert export_hf(prepared, "--verify-text", prepared.folder / "raw", "--json") == 0
     summary = json.loads(capsys.readouterr().out)
@@ -203,7 +210,6 @@ def test_text_whose_preparation_nobody_knows_is_refused(prepared, tmp_path, caps
     folder = prepared.folder
     (folder / "others").write_text(CODES.replace("g e</w>\n", ""))
     for flags, parts in (
-        (["--verify-text", folder / "cut"], ("before segmentation",)),
         (["--bpe-codes", folder / "others"], ("--bpe-codes", "give that one")),
         (["--lang", "de"], ("--lang de", "--preparation")),
         (["--preparation", "moses,bpe"], ("give it by --bpe-codes",)),
@@ -211,14 +217,21 @@ def test_text_whose_preparation_nobody_knows_is_refused(prepared, tmp_path, caps
     ):
         error = refused(capsys, prepared, *flags)
         assert all(part in error for part in parts), error
+    (folder / "data" / "preparation.json").rename(folder / "record")
+    error = refused(capsys, prepared, "--bpe-codes", folder / "codes", "--verify-text", folder / "cut")
+    assert "('or@@' in line 1)" in error
+    assert "before segmentation" in error
     words = checkpoint_of(tmp_path / "w", words=[word for word in WORDS if "@" not in word])
     expected = "--preparation cleaned,lowercase,moses:no-escape"
-    assert expected in refused(capsys, words, "--verify-text", folder / "raw")
+    error = refused(capsys, words, "--verify-text", folder / "raw")
+    assert expected in error
+    assert "('low,' in line 2)" in error
     assert "looks like cleaned,lowercase,moses:no-escape;" in refused(capsys, words, "--lowercase", "yes")
     with pytest.raises(OptionError, match=r"lowercase.*preparation.*cleaned,lowercase,moses:no-escape"):
         hub_of(words, lowercase=True)
     (folder / "words").write_text("the man , an or\n")
     assert export_hf(words, "--verify-text", folder / "words") == 0
+    (folder / "record").rename(folder / "data" / "preparation.json")
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     assert "pip install sacremoses" in refused(capsys, prepared)
 
@@ -322,8 +335,11 @@ def test_a_model_of_sentencepiece_for_both_sides(tmp_path, spm, capsys, lowercas
         assert tokenizer.decode(ids, skip_special_tokens=True).split()[-1] == "one"
     check_vectors(checkpoint.output, task.source_dictionary, checkpoint.model.encoder.embed_tokens.weight)
     check_vectors(checkpoint.output, task.target_dictionary, checkpoint.model.decoder.embed_tokens.weight, "decoder")
+    (tmp_path / "c" / "data" / "preparation.json").unlink()
     assert export_hf(checkpoint, *flags, "--force", "--verify-text", tmp_path / "cut") == 2
-    assert "before segmentation" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "before segmentation" in error
+    assert f"'{(tmp_path / 'cut').read_text().split()[0]}' in line 1" in error
 
 
 def test_a_model_of_sentencepiece_that_made_another_dictionary(tmp_path, spm, capsys):

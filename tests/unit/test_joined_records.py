@@ -56,6 +56,29 @@ def test_prepare(sides, more, tmp_path, printed):
     assert languages_of(tmp_path / "out/bin") == {f"dict.{lang}.txt": lang for lang in sides}
 
 
+@pytest.mark.parametrize("given", ["de", "en"])
+def test_prepare_with_a_record_of_one_language(given, tmp_path, printed, refused):
+    """Both dictionaries are there, as of `fairseq-preprocess --joined-dictionary`, and one has the record."""
+    joined = write_joined(tmp_path / "joined").with_name(f"dict.{given}.txt")
+    content = json.loads(joined.with_name("preparation.json").read_text())
+    del content["dictionaries"]["dict.en.txt"]
+    joined.with_name("preparation.json").write_text(json.dumps(content))
+    call = ["prepare", *texts(tmp_path, "test.de", "test.en"), "--output", tmp_path / "out"]
+    printed(*call, "--dict", joined, "--joined-dictionary")
+    assert languages_of(tmp_path / "out/bin") == {"dict.de.txt": "de", "dict.en.txt": "en"}
+
+
+def test_the_codes_of_one_side_are_not_those_of_the_other(tmp_path, refused):
+    """The target has no record, so that the user says its steps, and its codes."""
+    joined = write_joined(tmp_path / "joined")
+    (tmp_path / "codes").write_text("#version: 0.2\ni t</w>\n")
+    record_preparation(joined.parent, {joined.name: parse_steps("moses,bpe", "de")}, {"codes": tmp_path / "codes"})
+    call = ["prepare", *texts(tmp_path, "test.de", "test.en"), "--output", tmp_path / "out", "--dict", joined]
+    call += ["--target-dict", joined.with_name("dict.en.txt")]
+    assert "--steps" in refused(*call)
+    assert "--bpe-codes" in refused(*call, "--steps", "moses,bpe")
+
+
 def test_prepare_one_text(tmp_path, printed):
     """The suffix says the language; without one, the dictionary that the user chose."""
     joined = write_joined(tmp_path / "joined")

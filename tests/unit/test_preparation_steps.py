@@ -245,6 +245,17 @@ def break_record(folder):
     (folder / "preparation.json").write_text(text.replace('"moses"', '"mosses"'))
 
 
+def edited(entry):
+    """Return a damage: the record after somebody edited it."""
+
+    def edit(folder):
+        content = json.loads((folder / "preparation.json").read_text())
+        content["dictionaries"]["dict.txt"] |= entry
+        (folder / "preparation.json").write_text(json.dumps(content))
+
+    return edit
+
+
 def later_version(folder):
     (folder / "preparation.json").write_text('{"preparation": 2}')
 
@@ -258,10 +269,15 @@ BROKEN = {
     break_example: "prepare the text again",
     break_record: "damaged.*mosses",
     later_version: "not a record of version 1",
+    edited({"files": {}}): "damaged",
+    edited({"files": {"codes": {"path": 5, "sha256": "x"}}}): "damaged.*5",
+    edited({"files": {"codes": {"path": "../bpe.codes", "sha256": "x"}, "more": {"path": "a", "sha256": "x"}}}): "more",
+    edited({"steps": [{"step": "moses", "lang": 5}, {"step": "bpe"}]}): "damaged.*5",
+    edited({"steps": [{"step": "moses", "escape": "no"}, {"step": "bpe"}]}): "damaged.*no",
 }
 
 
-@pytest.mark.parametrize("damage", BROKEN, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("damage", BROKEN)
 def test_a_record_that_does_not_fit_is_refused(folder, damage):
     damage(folder)
     with pytest.raises(DataError, match=re.compile(BROKEN[damage], re.DOTALL)):

@@ -97,6 +97,10 @@ def test_words_and_their_subwords(tmp_path):
     ):
         with pytest.raises(DataError, match=expected):
             subwords_of_words(written(path, text), read_words(path, ()), codes, symbols, "distill")
+    for segmentation, is_remedy in ((codes, False), (None, True)):
+        with pytest.raises(DataError, match=r"not in the dictionary: 'x'.*--method avg") as refusal:
+            subwords_of_words(written(path, "x\tfro@@\n"), read_words(path, ()), segmentation, {"a"}, "subword")
+        assert ("give the codes or the model" in str(refusal.value)) == is_remedy
 
 
 @pytest.mark.parametrize(("text", "symbols", "said"), [
@@ -105,7 +109,8 @@ def test_words_and_their_subwords(tmp_path):
     ("sam frodo\n", "bilbo", "new.txt:1: 'sam frodo'.*one per line"),
     ("madeupword0012\n", "bilbo", "new.txt:1: .*another name"),
     ("\n \n", "bilbo", "one new word per line"),
-    ("bilbo\nfrodo\n<mask>\nbilbo\n", "bilbo <mask>", r":1: .*'bilbo' already.*2 other words.*lines 3, 4"),
+    ("bilbo\nfrodo\n<mask>\nbilbo\n", "bilbo <mask>", r":1: .*'bilbo' already.*2 other words: lines 3, 4"),
+    ("bilbo\nfrodo\n<mask>\n", "bilbo <mask>", r":1: .*'bilbo' already.*1 other word: line 3\)"),
     ("in\n", "▁the in", r":1: a word at its beginning is written '▁in'; .*write ▁ before"),
     ("in\n", "Ġthe in", r":1: a word at its beginning is written 'Ġin'"),
     ("▁the\n", "▁the in", r":1: the dictionary has '▁the' already; remove"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -149,3 +150,84 @@ def test_a_record_next_to_another_dictionary_is_refused_until_its_own_is_copied(
     (entry,) = json.loads(records_for_checkpoints(task)).values()
     assert entry == read_preparation(data / "dict.txt").entry()
     read_preparation(data / "dict.txt").preparation(read_dictionary(data / "dict.txt").symbols)
+
+
+@pytest.fixture
+def translation(files, tmp_path):
+    """A checkpoint whose two dictionaries have the same codes, which are above the folder of the data."""
+    old = opened(files, "codes")
+    shutil.copy(files["codes"], tmp_path / "bpe.codes")
+    checkpoint = make(tmp_path, "transformer", words=subwords_of(old, TRAINING))
+    pairs = [(f"{line.title()}", " ".join(old.segment(line))) for line in TRAINING[:5]]
+    names = ("dict.de.txt", "dict.en.txt")
+    steps = dict.fromkeys(names, parse_steps("lowercase,bpe"))
+    data = Path(checkpoint.dictionary).parent
+    record_preparation(data, steps, {"codes": tmp_path / "bpe.codes"}, dict.fromkeys(names, pairs))
+    return checkpoint
+
+
+@pytest.mark.parametrize("where", ["data", "checkpoint"])
+def test_the_new_folder_is_whole_after_it_was_moved(translation, where, tmp_path):
+    """The codes of both sides are in it, the old ones in a folder of their own: the new ones have a glossary."""
+    data, given = Path(translation.dictionary).parent, []
+    if where == "checkpoint":
+        entries = json.loads((data / "preparation.json").read_text())["dictionaries"]
+        translation.state["cfg"]["embed_init_options"] = {OPTION: json.dumps(entries)}
+        translation.save()
+        (data / "preparation.json").unlink()
+        shutil.move(tmp_path / "bpe.codes", tmp_path / "codes")
+        given = ["--bpe-codes", str(tmp_path / "codes")]
+    assert main([*argv(translation, words=["bamulo", "Xyz"]), *given]) == 0
+    moved = shutil.move(translation.output, tmp_path / "elsewhere" / "new")
+    shutil.rmtree(data)
+    for codes in tmp_path.glob("*codes"):
+        codes.unlink()
+    of_side = {}
+    for lang in ("de", "en"):
+        dictionary = Path(moved, f"dict.{lang}.txt")
+        of_side[lang] = read_preparation(dictionary).preparation(read_dictionary(dictionary).symbols)("BAMULO bamuloba")
+    assert of_side["en"][0] == "bamulo"
+    assert "".join(of_side["de"]).replace("@@", "") == "bamulobamuloba"
+    assert "bamulo" not in of_side["de"]
+    made = json.loads(Path(moved, "expansion.json").read_text())["files"]
+    assert {*made} == {str(path.relative_to(moved)) for path in Path(moved).rglob("*") if path.is_file()}
+
+
+def test_a_side_whose_codes_are_nowhere(translation, tmp_path, caplog):
+    """The change of one side does not need the other's codes; where they are expected is said."""
+    record = Path(translation.dictionary).with_name("preparation.json")
+    content = json.loads(record.read_text())
+    content["dictionaries"]["dict.de.txt"]["files"]["codes"] |= {"path": "../gone.codes", "sha256": "of others"}
+    record.write_text(json.dumps(content))
+    assert main(argv(translation, words=["bamulo"])) == 0
+    assert "../gone.codes" in caplog.text
+    assert read_preparation(translation.output / "dict.de.txt").files["codes"]["path"] in caplog.text
+
+
+def test_a_classifier_has_its_record_next_to_both_copies_of_its_dictionary(tmp_path, printed, shown):
+    checkpoint = make(tmp_path, "roberta_fine_tuned")
+    data, new = Path(checkpoint.dictionary).parent, checkpoint.output
+    steps, pairs = parse_steps("lowercase"), [("W0 w1", "w0 w1")]
+    record_preparation(data / "input0", {"dict.txt": steps}, pairs={"dict.txt": pairs})
+    checkpoint.dictionary = str(data / "input0" / "dict.txt")
+    shown(*argv(checkpoint))
+    (tmp_path / "test.tsv").write_text("text\tlabel\nW2 X\tc\nw3\ta\n")
+    for number, file in enumerate(("dict.txt", "input0/dict.txt")):
+        call = ["prepare", tmp_path / "test.tsv", "--text-columns", "text", "--label-column", "label"]
+        record = printed(*call, "--dict", new / file, "--output", tmp_path / f"out{number}")
+        assert record["classes"] == ["a", "b", "c"]
+        assert (tmp_path / f"out{number}/text/test.input0").read_text() == "w2 x\nw3\n"
+
+
+@pytest.mark.parametrize("recorded", ["codes"], indirect=True)
+@pytest.mark.parametrize("command", ["expand", "trim"])
+def test_a_missing_library_is_said_in_one_line(recorded, command, tmp_path, refused, monkeypatch):
+    _, checkpoint, old = recorded
+    (tmp_path / "keep").write_text("".join(f"{' '.join(old.segment(line))}\n" for line in TRAINING[:12]))
+    words = argv(checkpoint)
+    if command == "trim":
+        words = ["trim-vocab", "--checkpoint", checkpoint.path, "--dict", checkpoint.dictionary]
+        words += ["--keep-text", tmp_path / "keep", "--output", checkpoint.output]
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    assert "pip install sacremoses" in refused(*words)
+    assert not checkpoint.output.exists()

@@ -4,7 +4,7 @@ Symptom: ``fairseq-preprocess`` ends with 0 on 10,000 source and 9,997 target li
     assertion that names no numbers. With ``--srcdict``, a ``preparation.json`` next to the dictionary (how raw text
     became its symbols; embinit_fairseq writes it) stays behind, and the new data do not say how text is prepared.
 Where: fairseq_cli/preprocess.py:277 (nothing compares the sides; ``Dictionary.save`` writes the dictionary alone).
-Remedy: lines are counted before anything is written; the record goes with the dictionary.
+Remedy: lines are counted before anything is written; the record of each dictionary that is written goes with it.
 Can go: with a fairseq that compares the sides.
 """
 
@@ -45,10 +45,11 @@ def count_lines(path: str) -> int:
     return lines + (last != b"\n")
 
 
-def copy_records(args) -> None:
-    """Copy the entries of the dictionaries that the user gave, with their files' paths as they are from the new folder.
+def find_records(args) -> tuple[dict, dict]:
+    """Return (the rest of a record, name of a dictionary -> entry) for the folder of the new data.
 
-    An entry is a mapping with the name of its dictionary; whoever reads it compares it with the dictionary's symbols.
+    It has the entries of the dictionaries that the user gives, with their files' paths as they are from that folder.
+    Of its own record the entries of other dictionaries stay.
     """
     given = {"source": args.srcdict, "target": args.tgtdict}
     if args.joined_dictionary:
@@ -56,45 +57,63 @@ def copy_records(args) -> None:
     is_one = given["source"] == given["target"]
     if args.only_source:
         del given["target"]
-    copied, head = {}, {}
+    head, entries = read_record(args.destdir, args.destdir)
     for side, path in given.items():
         lang = getattr(args, f"{side}_lang")
-        record, entry = read_record(path, lang, is_one)
-        if entry is None:
-            continue
-        folder, head = os.path.dirname(path), record
-        for place in entry.get("files", {}).values():
-            place["path"] = os.path.relpath(os.path.join(folder, place["path"]), args.destdir)
-        copied[f"dict.{lang}.txt" if lang else "dict.txt"] = entry
-    target = os.path.join(args.destdir, RECORD)
-    if copied and not os.path.exists(target):
-        temporary = f"{target}.tmp"
-        with open(temporary, "w", encoding="utf-8") as text:
-            json.dump({**head, "dictionaries": copied}, text, ensure_ascii=False, indent=2)
-        shutil.move(temporary, target)
+        record, entry = entry_of(path, lang, is_one, args.destdir)
+        name = f"dict.{lang}.txt" if lang else "dict.txt"
+        entries.pop(name, None)
+        if entry is not None:
+            head, entries[name] = record, entry
+    return head, entries
 
 
-def read_record(path: str | None, lang: str | None, is_one: bool) -> tuple[dict, dict | None]:
+def entry_of(path: str | None, lang: str | None, is_one: bool, destdir: str) -> tuple[dict, dict | None]:
     """Return the record next to a dictionary, and its entry for text in `lang`; None without one.
 
     A dictionary of two languages (dict.de.txt and dict.en.txt with the same symbols) has an entry of each; that of
     one language says nothing about the other. is_one: the user gives one dictionary for both sides.
     """
-    file = os.path.join(os.path.dirname(path or ""), RECORD)
-    if not path or not os.path.isfile(file):
+    if not path:
         return {}, None
-    with open(file, encoding="utf-8") as text:
-        record = json.load(text)
-    entries, name = record.get("dictionaries", {}), os.path.basename(path)
-    own, side = entries.get(name), entries.get(f"dict.{lang}.txt")
-    if own and side and own.get("symbols") == side.get("symbols"):
-        return record, side
-    return record, None if is_one and lang and name != f"dict.{lang}.txt" else own
+    record, entries = read_record(os.path.dirname(path), destdir)
+    name, own_name = os.path.basename(path), f"dict.{lang}.txt"
+    own, side = entries.get(name), entries.get(own_name)
+    if own and side and own.get("symbols") != side.get("symbols"):
+        raise ValueError(f"{path}: is not the dictionary of {lang}, which is {own_name} next to it; swap the languages")
+    return record, side if own and side else None if is_one and lang and name != own_name else own
+
+
+def read_record(folder: str, destdir: str) -> tuple[dict, dict]:
+    """Return the record in a folder, and its entries with paths of files as they are from `destdir`; {} without one."""
+    file = os.path.join(folder, RECORD)
+    if not os.path.isfile(file):
+        return {}, {}
+    try:
+        with open(file, encoding="utf-8") as text:
+            record = json.load(text)
+        for entry in record["dictionaries"].values():
+            for place in entry["files"].values():
+                parent, name = os.path.split(os.path.join(folder, place["path"]))
+                place["path"] = os.path.relpath(os.path.join(os.path.realpath(parent), name), os.path.realpath(destdir))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file}: damaged ({error!r}); copy it again, or remove it") from error
+    return record, record["dictionaries"]
+
+
+def write_record(record: dict, destdir: str) -> None:
+    """Write a record to the folder of the new data."""
+    target = os.path.join(destdir, RECORD)
+    with open(f"{target}.tmp", "w", encoding="utf-8") as text:
+        json.dump(record, text, ensure_ascii=False, indent=2)
+    shutil.move(f"{target}.tmp", target)
 
 
 def patch(module):
     @wrap(module)
     def main(original, args):
         check_pairs(args)
+        head, entries = find_records(args)
         original(args)
-        copy_records(args)
+        if head:
+            write_record({**head, "dictionaries": entries}, args.destdir)
