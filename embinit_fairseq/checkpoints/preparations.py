@@ -48,18 +48,20 @@ def find_preparation(dictionary: PathLike, state: Mapping[str, Any]) -> Recorded
 
 def _find(dictionary: Path, states: Mapping[str, Mapping[str, Any]]) -> Recorded | None:
     """Return the one record of a dictionary. states: path of a checkpoint -> its content."""
-    statements = {str(dictionary.with_name(FILE)): read_preparation(dictionary)}
+    own = read_preparation(dictionary)
+    statements = {str(dictionary.with_name(FILE)): own}
     for checkpoint, state in states.items():
-        statements[f"the {FILE} in {checkpoint}"] = _in_checkpoint(dictionary, checkpoint, state)
+        statements[f"the {FILE} in {checkpoint}"] = _in_checkpoint(dictionary, checkpoint, state, own is None)
     return agreed(dictionary.name, statements)
 
 
-def _in_checkpoint(file: Path, checkpoint: str, state: Mapping[str, Any]) -> Recorded | None:
+def _in_checkpoint(file: Path, checkpoint: str, state: Mapping[str, Any], must_fit: bool) -> Recorded | None:
+    """Return what a checkpoint records of a dictionary's text. must_fit: refuse that of another one of this name."""
     entries = entries_in(state)
     own = symbols_hash(read_dictionary(file).symbols) if entries else ""
     recorded_by = {name: recorded_in(entry, f"{FILE} in {checkpoint} ({name})") for name, entry in entries.items()}
     matching = {name: recorded for name, recorded in recorded_by.items() if recorded.symbols == own}
-    if file.name in entries and file.name not in matching:
+    if must_fit and file.name in entries and file.name not in matching:
         raise DataError(f"{file}: the {FILE} in {checkpoint} is of another {file.name}; {own_record(file)}")
     return matching.get(file.name) or _renamed(file.name, [*matching.values()])
 

@@ -38,7 +38,7 @@ from embinit_fairseq.embed_init.slots import Slot, find_slots
 from embinit_fairseq.errors import EmbinitError, SlotError
 
 _MARK = "_embinit_wrapped"
-#: while fairseq loads checkpoints for use: path -> where their options are
+#: while fairseq loads checkpoints for use: path -> the parts with their options
 _loaded: ContextVar[dict[str, dict[str, Any]] | None] = ContextVar("loaded", default=None)
 
 
@@ -109,7 +109,8 @@ def _load_model_ensemble_and_task(
     finally:
         overrides.reset(before)
         _loaded.reset(before_states)
-    if not (arg_overrides or {}).get("preparation"):  # the steps that a user of `from_pretrained` states come first
+    # the steps that a user of `from_pretrained` states come first; commands that bring a content compare it themselves
+    if states and "preparation" not in (arg_overrides or {}):
         setattr(task, RECORDS, records_of_task(task, states))
     return models, cfg, task
 

@@ -4,8 +4,7 @@
 fairseq's own `--tokenizer` and `--bpe` lack steps (lower case, cleaning) and have other defaults.
 """
 
-from __future__ import annotations
-
+# no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
