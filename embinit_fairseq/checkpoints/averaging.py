@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.checkpoint_file import options_of, updates_of
 from embinit_fairseq.checkpoints.loading import load_checkpoint
+from embinit_fairseq.checkpoints.preparations import check_same_preparation
 from embinit_fairseq.errors import CheckpointError, OptionError, counted
 from embinit_fairseq.io import check_file, whole_file
 
@@ -122,6 +123,7 @@ def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
 
     Raises:
         CheckpointError: a checkpoint cannot be read, or is of another model.
+        DataError: the texts of their trainings were prepared in different ways.
         OptionError: a checkpoint is named twice.
         OutputError: `output` cannot be written.
     """
@@ -133,6 +135,7 @@ def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
         raise OptionError(f"{twice}: given twice; name each checkpoint once")
     check_file(output, force, paths)
     newest: dict[str, Any] = {}
+    states: dict[str, dict[str, Any]] = {}
     first: dict[str, torch.Tensor] = {}
     sums: dict[str, torch.Tensor] = {}
     for path in paths:
@@ -149,6 +152,8 @@ def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
             if value.dtype != torch.bool:
                 precise = torch.float64 if value.is_floating_point() else torch.int64
                 sums[name] = sums[name].add_(value) if name in sums else value.to(precise, copy=True)
+        states[str(path)] = {name: state.get(name) for name in ("cfg", "args")}
+        check_same_preparation(states)
         if not newest or (updates_of(state) or 0) >= (updates_of(newest) or 0):
             newest = state
     shared: dict[tuple, torch.Tensor] = {}

@@ -17,6 +17,7 @@ from embinit_fairseq.vocab.preparation_record import (
     FILE,
     FLAGS,
     Recorded,
+    agreed,
     given_by,
     own_record,
     read_preparation,
@@ -28,6 +29,8 @@ from embinit_fairseq.vocab.preparation_steps import STEPS
 
 #: option in which a checkpoint has the records of its dictionaries, as JSON: name of the dictionary -> entry
 OPTION = "preparation_record"
+#: attribute of a task that was loaded with checkpoints: their records and those of the data
+RECORDS = "preparation_records"
 
 
 def find_preparation(dictionary: PathLike, state: Mapping[str, Any]) -> Recorded | None:
@@ -38,16 +41,28 @@ def find_preparation(dictionary: PathLike, state: Mapping[str, Any]) -> Recorded
         state: content of the checkpoint, which may have one, too.
 
     Raises:
-        DataError: a record is damaged, or is of another dictionary of this name.
+        DataError: a record is damaged, or is of another dictionary of this name, or the two differ.
     """
-    if (recorded := read_preparation(dictionary)) is not None:
-        return recorded
+    return _find(Path(dictionary), {"the checkpoint": state})
+
+
+def _find(dictionary: Path, states: Mapping[str, Mapping[str, Any]]) -> Recorded | None:
+    """Return the one record of a dictionary. states: path of a checkpoint -> its content."""
+    own = read_preparation(dictionary)
+    statements = {str(dictionary.with_name(FILE)): own}
+    for checkpoint, state in states.items():
+        statements[f"the {FILE} in {checkpoint}"] = _in_checkpoint(dictionary, checkpoint, state, own is None)
+    return agreed(dictionary.name, statements)
+
+
+def _in_checkpoint(file: Path, checkpoint: str, state: Mapping[str, Any], must_fit: bool) -> Recorded | None:
+    """Return what a checkpoint records of a dictionary's text. must_fit: refuse that of another one of this name."""
     entries = entries_in(state)
-    own, file = symbols_hash(read_dictionary(dictionary).symbols) if entries else "", Path(dictionary)
-    recorded_by = {name: recorded_in(entry, f"{FILE} in the checkpoint ({name})") for name, entry in entries.items()}
+    own = symbols_hash(read_dictionary(file).symbols) if entries else ""
+    recorded_by = {name: recorded_in(entry, f"{FILE} in {checkpoint} ({name})") for name, entry in entries.items()}
     matching = {name: recorded for name, recorded in recorded_by.items() if recorded.symbols == own}
-    if file.name in entries and file.name not in matching:
-        raise DataError(f"{file}: the {FILE} in the checkpoint is of another {file.name}; {own_record(file)}")
+    if must_fit and file.name in entries and file.name not in matching:
+        raise DataError(f"{file}: the {FILE} in {checkpoint} is of another {file.name}; {own_record(file)}")
     return matching.get(file.name) or _renamed(file.name, [*matching.values()])
 
 
@@ -65,12 +80,69 @@ def entries_in(state: Mapping[str, Any]) -> dict[str, Any]:
     return {name: entry for text in texts for name, entry in records_in(text).items()}
 
 
-def records_for_checkpoints(task: Any) -> str | None:
-    """Return the records of the dictionaries of a task's data, as checkpoints have them; None without a record."""
-    options = getattr(task, "cfg", None) or getattr(task, "args", None)
-    folders = str(getattr(options, "data", None) or "").split(os.pathsep)
-    entries = {name: recorded.entry() for name, recorded in records_of_data(folders).items()}
+def records_of_task(task: Any, states: Mapping[str, Mapping[str, Any]]) -> dict[str, Recorded]:
+    """Return name of a dictionary -> the record on which a task's data and checkpoints agree.
+
+    Args:
+        task: fairseq's.
+        states: path of a checkpoint -> its content. One without a record, of an earlier version, agrees with all.
+
+    Raises:
+        DataError: a dictionary is another one than its record's, or two records differ.
+    """
+    folders = [part for part in str(getattr(_options(task), "data", None) or "").split(os.pathsep) if part]
+    records = records_of_data(folders)
+    for place in (Path(part, name) for part in folders[:1] for name in ("", "input0")):
+        for file in sorted(place.glob("dict*.txt")) if any(map(entries_in, states.values())) else ():
+            if (recorded := _find(file, states)) is not None:
+                records[file.name] = recorded
+    return records
+
+
+def records_for_checkpoints(task: Any, states: Mapping[str, Mapping[str, Any]] | None = None) -> str | None:
+    """Return `records_of_task` as checkpoints have them; None without a record."""
+    entries = {name: recorded.entry() for name, recorded in records_of_task(task, states or {}).items()}
     return json.dumps(entries) if entries else None
+
+
+def record_of_side(task: Any, side: int) -> Recorded | None:
+    """Return the record of a side (0: source, 1: target) of a task that `load_model_ensemble_and_task` has returned."""
+    names = [f"dict.{lang}.txt" if lang else "dict.txt" for lang in languages_of_task(task)]
+    return getattr(task, RECORDS, {}).get(names[side])
+
+
+def languages_of_task(task: Any) -> tuple[str | None, str | None]:
+    """Return the languages of the source and of the target; None except for translation."""
+    return getattr(_options(task), "source_lang", None), getattr(_options(task), "target_lang", None)
+
+
+def _options(task: Any) -> Any:
+    return getattr(task, "cfg", None) or getattr(task, "args", None)
+
+
+def check_same_preparation(states: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise DataError if checkpoints, path -> content, have records that differ."""
+    places = {
+        f"the {FILE} in {path}": {name: recorded_in(entry, f"{FILE} in {path}") for name, entry in entries.items()}
+        for path, entries in ((path, entries_in(state)) for path, state in states.items())
+    }
+    for name in sorted({name for records in places.values() for name in records}):
+        agreed(name, {place: records.get(name) for place, records in places.items()}, "use those of one preparation")
+
+
+def refuse_options(options: Sequence[str], said_by: str, all_steps: str) -> None:
+    """Raise OptionError for options that say how text is prepared where all steps are said already.
+
+    Args:
+        options: as the user gave them, such as `--lowercase yes`.
+        said_by: what says the steps.
+        all_steps: the option that names all of them.
+    """
+    if options:
+        raise OptionError(
+            f"{options[0]}: {said_by} says how text is prepared; leave {options[0]} out, or give all steps by "
+            f"{all_steps}"
+        )
 
 
 def stated_steps(

@@ -12,6 +12,7 @@ import functools
 import sys
 from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
@@ -22,11 +23,13 @@ import fairseq.models
 import fairseq.options
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
+from fairseq.tasks import FairseqTask
 
 from embinit_fairseq.arguments import add_up
 from embinit_fairseq.checkpoints.defaults import add_missing_options, warn_of_unknown_options
 from embinit_fairseq.checkpoints.loading import initialisation_record, overrides
-from embinit_fairseq.checkpoints.preparations import OPTION, records_for_checkpoints
+from embinit_fairseq.checkpoints.preparations import OPTION, RECORDS, records_for_checkpoints, records_of_task
+from embinit_fairseq.embed_init import raw_text
 from embinit_fairseq.embed_init.fill import embed_init
 from embinit_fairseq.embed_init.options import EMBED_INIT_REGISTRY, EmbedInitOptions, extend_config, flag_of
 from embinit_fairseq.embed_init.request import check_request, request_from, store_record
@@ -35,6 +38,8 @@ from embinit_fairseq.embed_init.slots import Slot, find_slots
 from embinit_fairseq.errors import EmbinitError, SlotError
 
 _MARK = "_embinit_wrapped"
+#: while fairseq loads checkpoints for use: path -> the parts with their options
+_loaded: ContextVar[dict[str, dict[str, Any]] | None] = ContextVar("loaded", default=None)
 
 
 def wrap(module: Any, name: str, around: Callable[..., Any]) -> None:
@@ -72,13 +77,14 @@ def prepare_training(model: Any, task: Any, cfg: Any) -> None:
     """Initialise a model that was built for training, or compare it with the checkpoint that it continues from."""
     request = request_from(cfg)
     check_request(cfg, request)
-    if (preparation := records_for_checkpoints(task)) is not None:
-        store_record(cfg, preparation, OPTION)
     checkpoint = find_checkpoint(request)
     if hasattr(model, "check_training"):
         model.check_training(checkpoint, request)
     if checkpoint is not None:
         check_fits(checkpoint, model, cfg, _slots(model, task))
+    states = {} if checkpoint is None else {checkpoint.path: checkpoint.state}
+    if (preparation := records_for_checkpoints(task, states)) is not None:
+        store_record(cfg, preparation, OPTION)
     if request.strategy is not None:
         embed_init(find_slots(model, task), task, cfg, request, checkpoint)
     elif checkpoint is not None:
@@ -96,11 +102,25 @@ def _slots(model: Any, task: Any) -> dict[str, Slot]:
 def _load_model_ensemble_and_task(
     inner: Callable[..., Any], filenames: list[str], arg_overrides: dict[str, Any] | None = None, *args: Any, **kw: Any
 ) -> Any:
-    before = overrides.set(arg_overrides or {})
+    before, states = overrides.set(arg_overrides or {}), {}
+    before_states = _loaded.set(states)
     try:
-        return inner(filenames, arg_overrides, *args, **kw)
+        models, cfg, task = inner(filenames, arg_overrides, *args, **kw)
     finally:
         overrides.reset(before)
+        _loaded.reset(before_states)
+    # the steps that a user of `from_pretrained` states come first; commands that bring a content compare it themselves
+    if states and "preparation" not in (arg_overrides or {}):
+        setattr(task, RECORDS, records_of_task(task, states))
+    return models, cfg, task
+
+
+def _load_checkpoint_to_cpu(inner: Callable[..., Any], path: str, *args: Any, **kw: Any) -> Any:
+    """Load a checkpoint; note its options if it is loaded for use."""
+    state = inner(path, *args, **kw)
+    if (loaded := _loaded.get()) is not None:
+        loaded[str(path)] = {name: state.get(name) for name in ("cfg", "args")}
+    return state
 
 
 def _convert_namespace(inner: Callable[..., Any], args: Any) -> Any:
@@ -201,7 +221,11 @@ def show_errors_as_lines() -> None:
 extend_config()
 wrap(fairseq.models, "build_model", _build_model)
 wrap(fairseq.checkpoint_utils, "load_model_ensemble_and_task", _load_model_ensemble_and_task)
+wrap(fairseq.checkpoint_utils, "load_checkpoint_to_cpu", _load_checkpoint_to_cpu)
 wrap(fairseq.checkpoint_utils, "convert_namespace_to_omegaconf", _convert_namespace)
 wrap(fairseq.options, "add_model_args", _add_model_args)
 wrap(fairseq.options, "parse_args_and_arch", _parse_args_and_arch)
+wrap(FairseqTask, "build_tokenizer", raw_text.build_tokenizer)
+wrap(FairseqTask, "build_bpe", raw_text.build_bpe)
+wrap(FairseqTask, "get_interactive_tokens_and_lengths", raw_text.encode_lines)
 show_errors_as_lines()

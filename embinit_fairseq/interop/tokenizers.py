@@ -20,7 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embinit_fairseq.checkpoints.preparations import other_suggestion, stated_steps, unknown_preparation
+from embinit_fairseq.checkpoints.preparations import (
+    other_suggestion,
+    refuse_options,
+    stated_steps,
+    unknown_preparation,
+)
 from embinit_fairseq.errors import DataError, OptionError, counted
 from embinit_fairseq.interop.remote import code_files
 from embinit_fairseq.interop.trained import TARGET, Side, Trained
@@ -178,12 +183,9 @@ def _chosen(request: ExportRequest, side: Side) -> Tokenizer:
         return _gpt2(request, side)
     files = request.bpe_codes, request.sentencepiece_model
     if request.preparation is None and side.recorded is not None:
-        for flag, value in (("--lowercase", request.lowercase), ("--lang", request.lang)):
-            if value is not None:
-                raise OptionError(
-                    f"{flag} {value}: {FILE} says how the text of {side.path} was prepared; leave {flag} out, or give "
-                    "all steps by --preparation"
-                )
+        given = {"--lowercase": request.lowercase, "--lang": request.lang}
+        options = [f"{flag} {value}" for flag, value in given.items() if value is not None]
+        refuse_options(options, f"{FILE} of {side.path}", "--preparation")
     raw = (*files, request.preparation, request.lowercase, request.lang, side.recorded)
     has_steps = any(value is not None for value in raw) and (request.preparation, *files) != ("none", None, None)
     return _python(request, side) if has_steps else _words(request, side)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,17 +13,21 @@ from fairseq.data import encoders
 from torch import Tensor, nn
 
 from embinit_fairseq.checkpoints.preparations import (
-    find_preparation,
+    languages_of_task,
     other_suggestion,
+    record_of_side,
+    refuse_options,
     stated_steps,
     unknown_preparation,
 )
 from embinit_fairseq.errors import CheckpointError, DataError
 from embinit_fairseq.vocab.cleaning import MASK
-from embinit_fairseq.vocab.preparation_record import contents
+from embinit_fairseq.vocab.preparation_record import FILE, contents
 from embinit_fairseq.vocab.preparation_steps import Preparation
 
 logger = logging.getLogger(__name__)
+#: values of fairseq's options tokenizer and bpe -> the same as a step
+_FAIRSEQS = {"moses": "moses", "subword_nmt": "bpe", "sentencepiece": "sentencepiece"}
 
 
 def _load_trained(
@@ -81,12 +84,15 @@ def load_hub(
             checkpoint says it, or fairseq's options tokenizer and bpe; without any of them text has finished words.
         lowercase, lang: with `preparation`: whether text is lower-cased, and its language.
         kwargs: override options of the checkpoint, such as bpe_codes="bpe.codes". Options that decide the meaning of
-            its weights are refused.
+            its weights are refused, and so are those that contradict the preparation.
     """
     if "bpe_codes" in kwargs:
         kwargs.setdefault("bpe", "subword_nmt")
-    loaded = _load_trained(model_class, model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
     how = {"preparation": preparation, "lowercase": lowercase, "lang": lang}
+    how |= {name: kwargs.get(name) for name in ("tokenizer", "bpe")}
+    if preparation is not None:  # it takes the place of the records
+        kwargs["preparation"] = preparation
+    loaded = _load_trained(model_class, model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
     return model_class.hub(loaded["args"], loaded["task"], loaded["models"], **how)
 
 
@@ -97,25 +103,28 @@ def preparation_of(cfg: Any, task: Any, how: Mapping[str, Any], side: int = 0) -
 
     Args:
         cfg, task: of the loaded checkpoint.
-        how: preparation, lowercase and lang of `load_hub`, and bpe_codes, sentencepiece_model.
+        how: preparation, lowercase, lang, tokenizer and bpe of `load_hub`.
         side: whose text.
     """
     dictionary = task.target_dictionary if side else task.source_dictionary
-    path, lang = _dictionary_files(task)[side], how.get("lang") or _languages(task)[side]
+    lang = how.get("lang") or languages_of_task(task)[side]
     files = {"codes": getattr(cfg.bpe, "bpe_codes", None), "model": getattr(cfg.bpe, "sentencepiece_model", None)}
     given = {option: str(file) for option, file in files.items() if file is not None}
     if how.get("preparation") is not None:
         steps = stated_steps(how["preparation"], lang, how.get("lowercase"), given, "preparation")
+        refuse_options(_contradictions(how, steps), "preparation", "preparation")
         return Preparation(steps, contents(given, dictionary.symbols))
-    recorded = None if path is None else find_preparation(path, {"args": cfg, "cfg": cfg})
+    recorded = record_of_side(task, side)
     if recorded is not None:
+        more = [f"{name}={how[name]!r}" for name in ("lowercase", "lang") if how.get(name) is not None]
+        refuse_options([*more, *_contradictions(how, recorded.steps)], FILE, "preparation")
         return recorded.preparation(dictionary.symbols, given)
     bpe, tokenizer = (
         node if isinstance(node, str) else getattr(node, "_name", None) for node in (cfg.bpe, cfg.tokenizer)
     )
     if bpe is None and tokenizer is None and how.get("lowercase") is None:
         return Preparation()
-    is_translation = _languages(task)[0] is not None
+    is_translation = languages_of_task(task)[0] is not None
     if bpe in ("subword_nmt", "sentencepiece") and tokenizer is None:
         steps = stated_steps("none", lang, how.get("lowercase"), given, "preparation")
         if (other := other_suggestion(steps, dictionary.symbols, is_translation)) is not None:
@@ -126,18 +135,11 @@ def preparation_of(cfg: Any, task: Any, how: Mapping[str, Any], side: int = 0) -
     return _FairseqsSegmenter(cfg)
 
 
-def _languages(task: Any) -> tuple[str | None, str | None]:
-    options = getattr(task, "cfg", None) or getattr(task, "args", None)
-    return getattr(options, "source_lang", None), getattr(options, "target_lang", None)
-
-
-def _dictionary_files(task: Any) -> tuple[Path | None, Path | None]:
-    """Return the dict.txt of the source and of the target, as far as they are where the task says."""
-    options = getattr(task, "cfg", None) or getattr(task, "args", None)
-    folder = Path(str(getattr(options, "data", "")).split(os.pathsep)[0])
-    names = [["dict.txt", "input0/dict.txt"] if lang is None else [f"dict.{lang}.txt"] for lang in _languages(task)]
-    source, target = (next((folder / name for name in own if (folder / name).is_file()), None) for own in names)
-    return source, target
+def _contradictions(how: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return fairseq's options, as given, that name none of the steps."""
+    given = [(name, how[name]) for name in ("tokenizer", "bpe") if how.get(name) is not None]
+    names = {step["step"] for step in steps}
+    return [f"{name}={value!r}" for name, value in given if _FAIRSEQS.get(value) not in names]
 
 
 class _FairseqsSegmenter:

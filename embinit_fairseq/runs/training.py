@@ -38,8 +38,7 @@ from embinit_fairseq.runs.command import (
 from embinit_fairseq.runs.log import RunLog, read_log
 from embinit_fairseq.runs.metrics import wrong_direction
 from embinit_fairseq.runs.record import CHECKPOINTS, LOG, RESULT, TEXTS, TRAINING, read_record, result_of
-from embinit_fairseq.vocab.preparation_options import written
-from embinit_fairseq.vocab.preparation_record import FILE, Recorded, copy_preparation, records_of_data
+from embinit_fairseq.vocab.preparation_record import FILE, Recorded, agreed, copy_preparation, records_of_data
 
 #: seconds between two looks at the log
 _LOOK = 0.2
@@ -110,7 +109,7 @@ def run(
             log_file.truncate(0)  # the log of a start that failed
         else:
             check_same(folder, before, record)
-            check_preparation(folder, preparations)
+            preparations = preparations_of_run(folder, preparations)
             record = continued_record(
                 record, before, labels or {}, chooses=metric is not None or higher or lacks_metric(folder, before)
             )
@@ -300,15 +299,18 @@ def check_last_checkpoint(folder: Path) -> None:
     )
 
 
-def check_preparation(folder: Path, preparations: Mapping[str, Recorded]) -> None:
-    """Raise DataError if the text of the folder's run was prepared in another way than that of this call."""
+def preparations_of_run(folder: Path, preparations: Mapping[str, Recorded]) -> dict[str, Recorded]:
+    """Return the records of a run's text; those of a folder's run stay where the data have none any more.
+
+    Raises:
+        DataError: the text of the folder's run was prepared in another way than that of this call.
+    """
     before = records_of_data([folder])
-    for name in preparations.keys() & before.keys():
-        if not before[name].is_same(preparations[name]):
-            raise DataError(
-                f"{folder}: has a run whose text of {name} was prepared by {written(before[name].steps)}, that of this "
-                f"call by {written(preparations[name].steps)} or with other files; {_REMEDY}"
-            )
+    both = {
+        name: agreed(name, {"the data": preparations.get(name), f"the run in {folder}": before.get(name)}, _REMEDY)
+        for name in {**before, **preparations}
+    }
+    return {name: recorded for name, recorded in both.items() if recorded is not None}
 
 
 def _command_of(record: Mapping[str, Any]) -> Command:

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
+import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +32,7 @@ from embinit_fairseq.vocab.preparation_options import written
 from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
 from embinit_fairseq.vocab.subword_nmt import SUBWORD_NMT_FILES, SubwordNmt, glossary
 
+logger = logging.getLogger(__name__)
 FILE = "preparation.json"
 _FORMAT = 1
 #: option of a step -> option of the commands that names its file
@@ -38,6 +41,8 @@ FLAGS = {"codes": "--bpe-codes", "model": "--sentencepiece-model", "tokenizer": 
 _ARGUMENTS = {"codes": "bpe_codes", "model": "sentencepiece_model"}
 #: raw lines that a record has of each text
 _EXAMPLES = 3
+#: remedy where data or checkpoints have records that differ
+_ONE = f"use data and checkpoints of one preparation, or remove the {FILE} of the data if it is wrong"
 #: share of a text's lines that may come out otherwise: data sets have tokens of programs that differ in rare cases
 _MOST_OTHERS = 0.02
 
@@ -116,7 +121,7 @@ class Recorded:
                 if given is None
                 else f"{flag} {given}: no such file; check the path"
             )
-        if _hashes(path) != recorded["sha256"]:
+        if not self.fits(name, path):
             raise DataError(
                 f"{flag if given else self._where}: {path} is not the file that the dictionary's text was segmented "
                 f"with, or has other files next to it (other hashes than in {FILE}); give that one"
@@ -138,12 +143,42 @@ class Recorded:
 
     def is_same(self, other: Recorded) -> bool:
         """Return True if another record has the same steps with files of the same content, for the same symbols."""
-        hashes = [{name: file["sha256"] for name, file in one.files.items()} for one in (self, other)]
-        return (self.steps, self.symbols, hashes[0]) == (other.steps, other.symbols, hashes[1])
+        return self._compared() == other._compared()
+
+    def fits(self, name: str, path: PathLike) -> bool:
+        """Return True if a file is the recorded one of the option `name`."""
+        return Path(path).is_file() and _hashes(path) == self.files[name]["sha256"]
+
+    def _compared(self) -> str:
+        steps = [{**STEPS[step["step"]].options, **step} for step in self.steps]
+        hashes = {name: file["sha256"] for name, file in self.files.items()}
+        return json.dumps([steps, hashes, self.symbols], sort_keys=True)
 
     @property
     def _where(self) -> str:
         return str(self.folder / FILE) if self.folder is not None else f"the {FILE} in the checkpoint"
+
+
+def agreed(dictionary: str, statements: Mapping[str, Recorded | None], remedy: str = _ONE) -> Recorded | None:
+    """Return the record of a dictionary's text that several places have; None if none has it.
+
+    Args:
+        dictionary: its name.
+        statements: place -> its record. A place without one agrees with every other.
+        remedy: for the message.
+
+    Raises:
+        DataError: two places say that the text was prepared in different ways.
+    """
+    said = [(place, recorded) for place, recorded in statements.items() if recorded is not None]
+    for place, recorded in said[1:]:
+        if not recorded.is_same(said[0][1]):
+            first, own = written(said[0][1].steps), written(recorded.steps)
+            raise DataError(
+                f"{dictionary}: its text was prepared by {first} as {said[0][0]} says, by {own}"
+                f"{' with another language, other files or symbols' if first == own else ''} as {place} says; {remedy}"
+            )
+    return said[0][1] if said else None
 
 
 def given_by(option: str) -> str:
@@ -203,22 +238,33 @@ def records_of_data(folders: Sequence[PathLike]) -> dict[str, Recorded]:
     Args:
         folders: of binarised data, which may be in parts (`bin.00:bin.01`).
 
+    A part that has the dictionary but no record is named in a warning.
+
     Raises:
         DataError: a dictionary is another one than its record's, or parts were prepared in different ways.
     """
+    places = [Path(part, name) for part in folders if part for name in ("", "input0")]
+    names = dict.fromkeys(name for place in places for name in entries_of(place))
     records: dict[str, Recorded] = {}
-    for folder in (Path(part, name) for part in folders for name in ("", "input0")):
-        for name, entry in entries_of(folder).items():
-            recorded = recorded_in(entry, str(folder / FILE), folder)
-            if (folder / name).is_file():
-                read_preparation(folder / name)  # refuses the record of another dictionary
-            if not records.setdefault(name, recorded).is_same(recorded):
-                raise DataError(
-                    f"{folder / FILE}: text of {name} was prepared by {written(recorded.steps)}, in "
-                    f"{records[name].folder} by {written(records[name].steps)} or with other files; give data of one "
-                    "preparation"
-                )
+    for name in names:
+        statements = {str(place / FILE): _recorded_at(place, name) for place in places}
+        records[name] = agreed(name, statements)  # type: ignore[assignment]  # one place has the name
+        lacking = [place for place in places if (place / name).is_file() and statements[str(place / FILE)] is None]
+        if lacking:
+            logger.warning(
+                "%s: no %s says that the text of %s was prepared by %s, as in %s; if it was, copy that file and the "
+                "files that it names, else leave this part out",
+                *(" and ".join(map(str, lacking)), FILE, name, written(records[name].steps), records[name].folder),
+            )
     return records
+
+
+def _recorded_at(place: Path, name: str) -> Recorded | None:
+    """Return the record of a dictionary's text in a folder, which need not have the dictionary."""
+    if (place / name).is_file():
+        return read_preparation(place / name)
+    entry = entries_of(place).get(name)
+    return None if entry is None else recorded_in(entry, str(place / FILE), place)
 
 
 def recorded_in(entry: Any, where: str, folder: Path | None = None) -> Recorded:

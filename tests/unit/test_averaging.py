@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from argparse import Namespace
 from pathlib import Path
@@ -12,7 +13,8 @@ import torch
 
 from embinit_fairseq.checkpoints.averaging import average, best_checkpoints, last_checkpoints
 from embinit_fairseq.checkpoints.loading import load_checkpoint
-from embinit_fairseq.errors import CheckpointError
+from embinit_fairseq.checkpoints.preparations import OPTION
+from embinit_fairseq.errors import CheckpointError, DataError
 
 
 def write(path: Path, model: dict[str, torch.Tensor], updates: int = 0, **more: object) -> Path:
@@ -145,3 +147,14 @@ def test_wrong_calls(tmp_path: Path, refused, monkeypatch) -> None:
             said, refused("average", *arguments.split(), *(() if "--output" in arguments else ("--output", "m.pt")))
         )
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_texts_that_were_prepared_in_different_ways(tmp_path: Path) -> None:
+    entry = {"symbols": "", "files": {}, "examples": []}
+    paths = [
+        write(tmp_path / f"{name}.pt", weights(0), cfg={"model": {OPTION: json.dumps({"dict.txt": entry | steps})}})
+        for name, steps in (("a", {"steps": []}), ("b", {"steps": [{"step": "lowercase"}]}))
+    ]
+    with pytest.raises(DataError, match=r"by none .*a.pt says, by lowercase .*b.pt says"):
+        average(paths, tmp_path / "mean.pt")
+    assert not (tmp_path / "mean.pt").exists()

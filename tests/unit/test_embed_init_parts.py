@@ -26,6 +26,8 @@ from embinit_fairseq.embed_init.restore import Checkpoint, check_optimizer, find
 from embinit_fairseq.embed_init.slots import find_slots, position_std, slot_named
 from embinit_fairseq.errors import EmbinitError, OptionError, SlotError
 from embinit_fairseq.init.init_report import other_dictionaries, pack_rows, symbols_digest
+from embinit_fairseq.vocab.dictionary import read_dictionary
+from embinit_fairseq.vocab.preparation_record import symbols_hash
 
 # ---- fairseq-hydra-train
 
@@ -333,6 +335,20 @@ def continued(folder, strategy=None, model=None, **options):
     cfg = argparse.Namespace(embed_init=strategy, save_dir=str(folder), reset_optimizer=True, **options)
     plugin.prepare_training(model or Model(), SimpleNamespace(optimizer_step=None), cfg)
     return cfg
+
+
+def test_a_run_that_is_continued_keeps_how_its_text_was_prepared(tmp_path):
+    """Its data have no record; a fresh run has none, then."""
+    (tmp_path / "dict.txt").write_text("a 1\nb 1\n")
+    symbols = symbols_hash(read_dictionary(tmp_path / "dict.txt").symbols)
+    entry = {"symbols": symbols, "steps": [{"step": "lowercase"}], "files": {}, "examples": []}
+    cfg = argparse.Namespace(preparation_record=json.dumps({"dict.txt": entry}))
+    torch.save({"args": cfg, "model": {}}, tmp_path / "checkpoint_last.pt")
+    task = SimpleNamespace(optimizer_step=None, cfg=SimpleNamespace(data=str(tmp_path)))
+    for folder, expected in ((tmp_path, ["dict.txt"]), (tmp_path / "fresh", None)):
+        cfg = argparse.Namespace(embed_init=None, save_dir=str(folder), reset_optimizer=True, preparation_record=None)
+        plugin.prepare_training(Model(), task, cfg)
+        assert (cfg.preparation_record and list(json.loads(cfg.preparation_record))) == expected
 
 
 def test_a_run_that_is_continued(tmp_path, caplog):

@@ -20,8 +20,9 @@ from hf_exports import opened_here as opened_here
 pytest.importorskip("transformers")
 from transformers import AutoTokenizer
 
+from embinit_fairseq.checkpoints.preparations import OPTION
 from embinit_fairseq.cli.main import main
-from embinit_fairseq.errors import OptionError, VectorFileError
+from embinit_fairseq.errors import DataError, OptionError, VectorFileError
 from embinit_fairseq.interop import tokenizers
 from embinit_fairseq.interop.export import ExportRequest
 from embinit_fairseq.interop.trained import open_trained
@@ -297,6 +298,54 @@ def test_stated_steps_take_the_place_of_a_record_that_does_not_fit(prepared, cap
     assert export_hf(prepared, *steps, "--lang", "xq") == 0
     assert [step["step"] for step in steps_of(prepared.output)] == ["moses", "bpe"]
     assert "xq is not the code" in caplog.text  # English rules, as in every other command
+
+
+def with_record(checkpoint, steps):
+    """Put the record of other steps into the checkpoint; return what export-hf says of the two."""
+    entries = json.loads(Path(checkpoint.dictionary).with_name("preparation.json").read_text())["dictionaries"]
+    for entry in entries.values():
+        entry["steps"] = parse_steps(steps)
+    checkpoint.state["cfg"]["embed_init_options"] = {OPTION: json.dumps(entries)}
+    checkpoint.save()
+
+
+def test_a_hub_refuses_options_and_checkpoints_that_contradict_the_record(prepared):
+    for options in ({"lowercase": False}, {"lang": "fr"}, {"bpe": "characters"}, {"tokenizer": "space"}):
+        with pytest.raises(OptionError, match=rf"{min(options)}=.*preparation"):
+            hub_of(prepared, **options)
+    with pytest.raises(OptionError, match="tokenizer="):
+        hub_of(prepared, preparation="bpe", bpe_codes=str(prepared.folder / "codes"), tokenizer="moses")
+    given = {"tokenizer": "moses", "bpe": "subword_nmt", "bpe_codes": str(prepared.folder / "codes")}
+    expected = hub_of(prepared).encode(RAW[0]).tolist()
+    assert hub_of(prepared, **given).encode(RAW[0]).tolist() == expected
+    shutil.copy(prepared.path, prepared.folder / "first.pt")
+    with_record(prepared, "moses,bpe")
+    both = r"cleaned,lowercase,moses:no-escape,bpe as .*data/preparation.json says, by moses,bpe as .*c.pt says"
+    with pytest.raises(DataError, match=both):
+        hub_of(prepared)
+    stated = {"preparation": "lowercase,moses,bpe", "bpe_codes": given["bpe_codes"]}
+    assert hub_of(prepared, **stated).encode("Man").tolist() == hub_of(prepared, **stated).encode("man").tolist()
+    Path(prepared.dictionary).with_name("preparation.json").unlink()
+    files = "first.pt:c.pt", str(prepared.folder / "data")
+    hub = TupeModel.from_pretrained(str(prepared.folder), "c.pt:first.pt", files[1], bpe_codes=given["bpe_codes"])
+    assert hub.prepare("Man") != ["man"], "the record of the first, though the second has none"
+    shutil.copy(prepared.path, prepared.folder / "first.pt")
+    with_entries = json.loads(prepared.state["cfg"]["embed_init_options"][OPTION])
+    with_entries["dict.txt"]["steps"] = parse_steps("lowercase,moses,bpe")
+    prepared.state["cfg"]["embed_init_options"] = {OPTION: json.dumps(with_entries)}
+    prepared.save()
+    with pytest.raises(DataError, match=r"moses,bpe as .*first.pt says, by lowercase,moses,bpe as .*c.pt says"):
+        TupeModel.from_pretrained(str(prepared.folder), *files)
+
+
+def test_an_export_whose_data_and_checkpoint_have_two_records(prepared, capsys):
+    with_record(prepared, "moses,bpe")
+    said = refused(capsys, prepared)
+    assert "data/preparation.json says" in said
+    assert "in the checkpoint says" in said
+    Path(prepared.dictionary).with_name("preparation.json").unlink()  # the remedy
+    assert export_hf(prepared, "--bpe-codes", prepared.folder / "codes") == 0
+    assert [step["step"] for step in steps_of(prepared.output)] == ["moses", "bpe"]
 
 
 # ---- sentencepiece

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embinit_fairseq.checkpoints.preparations import records_for_checkpoints, stated_steps
+from embinit_fairseq.checkpoints.preparations import (
+    OPTION,
+    check_same_preparation,
+    find_preparation,
+    records_for_checkpoints,
+    stated_steps,
+)
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.vocab import preparation_record as record
 from embinit_fairseq.vocab.preparation_options import parse_steps, suggested, written
@@ -328,3 +334,147 @@ def test_a_missing_library_is_one_line(monkeypatch, name):
     prepare = Preparation([*parse_steps("wikibooks"), {"step": "bpe"}], {"codes": CODES})
     with pytest.raises(ImportError, match=rf"pip install {name}$"):
         prepare("a")
+
+
+# ---- Two statements about one text ----------------------------------------------------------------------------------
+
+
+def state_of(entries):
+    return {"cfg": {"model": {OPTION: json.dumps(entries)}}}
+
+
+def entries_in(folder):
+    return json.loads((folder / "preparation.json").read_text())["dictionaries"]
+
+
+def without_lowercase(entry):
+    entry["steps"] = entry["steps"][1:]
+
+
+def other_codes(entry):
+    entry["files"]["codes"]["sha256"] = "0" * 64
+
+
+@pytest.fixture(params=[without_lowercase, other_codes])
+def differing(folder, request):
+    """The folder of a record, and a checkpoint of the same dictionary whose record is another one."""
+    entries = entries_in(folder)
+    request.param(entries["dict.txt"])
+    return folder, state_of(entries)
+
+
+def task_of(*folders):
+    return SimpleNamespace(cfg=SimpleNamespace(data=":".join(map(str, folders))))
+
+
+def test_data_and_checkpoint_that_differ_are_refused(differing):
+    folder, state = differing
+    both = rf"lowercase,moses,bpe as {folder}/preparation.json says.*the preparation.json in (the checkpoint|m.pt) says"
+    with pytest.raises(DataError, match=both):
+        find_preparation(folder / "dict.txt", state)
+    with pytest.raises(DataError, match=both):
+        records_for_checkpoints(task_of(folder), {"m.pt": state})
+
+
+def test_data_and_checkpoint_that_agree(folder):
+    """A default that is written and a file at another place make no difference; a checkpoint may have no record."""
+    entries = entries_in(folder)
+    entries["dict.txt"]["steps"][1]["escape"] = True
+    entries["dict.txt"]["files"]["codes"]["path"] = "elsewhere"
+    for state in (state_of(entries), state_of({}), {"args": None}):
+        assert find_preparation(folder / "dict.txt", state).folder == folder
+
+
+def test_a_continued_training_keeps_the_record_of_its_checkpoint(folder):
+    """If its data have lost it, and the dictionary is the same."""
+    entries, (dictionary, task) = entries_in(folder), (folder / "dict.txt", task_of(folder))
+    (folder / "preparation.json").unlink()
+    assert json.loads(records_for_checkpoints(task, {"m.pt": state_of(entries)})) == entries
+    assert records_for_checkpoints(task, {"m.pt": {}}) is None
+    break_dictionary(folder)
+    with pytest.raises(DataError, match=r"in m\.pt is of another dict.txt"):
+        records_for_checkpoints(task, {"m.pt": state_of(entries)})
+    dictionary.rename(folder / "dict.xx.txt")
+    assert records_for_checkpoints(task, {"m.pt": state_of(entries)}) is None
+
+
+def test_checkpoints_that_differ_are_refused(differing):
+    folder, state = differing
+    own = state_of(entries_in(folder))
+    check_same_preparation({"a.pt": own, "b.pt": {}, "c.pt": own})
+    with pytest.raises(DataError, match=r"in a.pt says.*in b.pt says"):
+        check_same_preparation({"a.pt": own, "b.pt": state})
+
+
+def test_a_part_of_the_data_without_a_record_is_named(folder, caplog):
+    other = folder.with_name("more")
+    other.mkdir()
+    for parts in ((folder, other), (other, folder)):
+        assert record.records_of_data(parts)["dict.txt"].folder == folder
+    assert not caplog.text, "a part need not have the dictionary"
+    (other / "dict.txt").write_bytes((folder / "dict.txt").read_bytes())
+    assert record.records_of_data([folder, other])["dict.txt"].folder == folder
+    assert f"{other}: no preparation.json" in caplog.text
+
+
+# ---- fairseq-interactive --------------------------------------------------------------------------------------------
+
+
+class Words:
+    """What a task knows of a dictionary."""
+
+    symbols = DICT
+
+
+@pytest.fixture
+def task(folder):
+    """A task whose data have a record, as it is after checkpoints were loaded."""
+    records = record.records_of_data([folder])
+    return SimpleNamespace(
+        cfg=SimpleNamespace(data=str(folder)),
+        source_dictionary=Words(),
+        target_dictionary=Words(),
+        preparation_records=records,
+    )
+
+
+def test_the_recorded_tokenizer_makes_all_steps_and_takes_them_back(task, folder):
+    from embinit_fairseq.embed_init import raw_text
+
+    cfg = raw_text.RecordedTokenizerConfig()
+    tokenizer = raw_text.build_tokenizer(lambda task, cfg: raw_text.RecordedTokenizer(cfg), task, cfg)
+    for line in ("An orange, the DOG.", "Ain't it, no?"):
+        symbols = apply_bpe.BPE(__import__("io").StringIO(CODES)).process_line(with_moses(line, "en", normalise=False))
+        assert tokenizer.encode(line) == symbols
+        assert tokenizer.decode(symbols) == line.lower()
+    task.preparation_records = {}
+    with pytest.raises(OptionError, match=r"--tokenizer recorded.*--tokenizer and --bpe"):
+        raw_text.build_tokenizer(lambda task, cfg: raw_text.RecordedTokenizer(cfg), task, cfg)
+
+
+def test_codes_of_fairseqs_options_must_be_those_of_the_record(task, folder):
+    from embinit_fairseq.embed_init import raw_text
+
+    codes = folder.parent / "bpe.codes"
+    for path in (codes, None):
+        assert raw_text.build_bpe(lambda task, cfg: "built", task, SimpleNamespace(bpe_codes=path)) == "built"
+    break_codes(folder)
+    with pytest.raises(DataError, match=r"--bpe-codes .*give that one"):
+        raw_text.build_bpe(lambda task, cfg: "built", task, SimpleNamespace(bpe_codes=str(codes)))
+
+
+@pytest.mark.parametrize(
+    ("encode", "warns"),
+    [
+        (lambda line: line, False),
+        (lambda line: " ".join(Preparation(parse_steps("moses"))(line)), True),
+        (lambda line: PAIRS[0][1] if line == PAIRS[0][0] else line, False),
+    ],
+    ids=["finished words", "no lower case", "all steps"],
+)
+def test_fairseqs_options_are_compared_with_the_record_once(task, caplog, encode, warns):
+    from embinit_fairseq.embed_init import raw_text
+
+    for _ in range(2):
+        assert raw_text.encode_lines(lambda task, lines, encode: lines, task, ["a"], encode) == ["a"]
+    assert caplog.text.count("lowercase,moses,bpe): give --tokenizer recorded") == warns

@@ -412,7 +412,10 @@ def test_how_the_text_was_prepared_is_in_the_runs_folder(tmp_path, call, trainin
     assert json.loads(before)["versions"] == json.loads((tmp_path / "run/preparation.json").read_text())["versions"]
     call("--max-epoch", "2")
     record_preparation(data, {"dict.de.txt": steps[1:]}, {"codes": tmp_path / "codes"})
-    with pytest.raises(DataError, match="by lowercase,bpe, that of this call by bpe "):
+    with pytest.raises(DataError, match=r"by bpe as the data says, by lowercase,bpe .*choose another folder"):
         call("--max-epoch", "3")
-    with pytest.raises(DataError, match="give data of one preparation"):
+    with pytest.raises(DataError, match="of one preparation"):
         records_of_data([tmp_path / "run", data])
+    (data / "preparation.json").unlink()
+    call("--max-epoch", "3")
+    assert records_of_data([tmp_path / "run"])["dict.de.txt"].is_same(written), "the run knows what its data have lost"
