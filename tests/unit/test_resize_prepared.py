@@ -58,6 +58,8 @@ def test_new_words_are_looked_for_in_raw_text(recorded, tmp_path, capsys):
     said = capsys.readouterr().out
     prepare, record, command = prepared_by(checkpoint.output)
     assert [*command["preparation"]["not_from_raw_text"]] == new[1:]
+    assert "reachable      1 of 3 new words" in said
+    assert command["segmentation"]["reachable"] == 1
     assert f"attention      raw text never has these words: {new[1]} (" in said
     assert prepare("Bamulo!")[:1] == new[:1]
     for line in TRAINING[:30]:
