@@ -352,7 +352,7 @@ def untied(equal: bool):
         ({"method": "best"}, "choose from avg"),
         ({"vectors": "x.txt"}, "leave it out"),
         ({"average_over": "some"}, "choose from all, words"),
-        ({"bogus": 1}, r"^expand_hf: .*'bogus'.*pad_to_multiple_of, vectors, format"),
+        ({"bogus": 1}, r"^expand_hf: .*'bogus'.*pad_to_multiple_of, seed, .*vectors"),
         ({"counts": {"rot": -1}}, "counts"),
         ({"pad_to_multiple_of": 0}, "at least 1"),
     ],

@@ -296,6 +296,20 @@ def test_a_checkpoint_has_the_records_of_a_classifiers_text(folder):
     assert records_for_checkpoints(SimpleNamespace(cfg=SimpleNamespace(data=str(data / "other")))) is None
 
 
+def test_what_is_next_to_codes_belongs_to_them(folder):
+    """Words that stay whole, as far as the dictionary has them; of a smaller dictionary, its subwords."""
+    codes = folder.parent / "bpe.codes"
+    (folder.parent / "glossary.txt").write_text("^(?:north|orange)$\n")
+    prepare = Preparation([{"step": "bpe"}], record.contents({"codes": str(codes)}, DICT))
+    assert prepare("orange north") == ["orange", "n@@", "or@@", "t@@", "h"]
+    (folder.parent / "glossary.txt").unlink()
+    recorded = record.read_preparation(folder / "dict.txt")
+    recorded.preparation(DICT)
+    (folder.parent / "bpe.codes.vocabulary").write_text("a@@ 1\n")
+    with pytest.raises(DataError, match="other files next to it"):
+        recorded.preparation(DICT)
+
+
 @pytest.mark.parametrize("change", ["symbols", "codes", "steps"])
 def test_parts_of_a_training_have_one_preparation(folder, tmp_path, change):
     """fairseq reads the dictionary of the first part alone."""

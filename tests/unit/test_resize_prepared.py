@@ -106,6 +106,8 @@ def test_codes_of_another_run_and_unknown_preparations(recorded, tmp_path, capsy
     call = argv(checkpoint)
     assert main([*call, *flag]) == 2
     assert "--bpe-codes" in capsys.readouterr().err
+    assert main([*call, *flag, "--preparation", "lowercase,moses,bpe"]) == 2
+    assert "--bpe-codes" in capsys.readouterr().err
     assert not checkpoint.output.exists()
     (Path(checkpoint.dictionary).parent / "preparation.json").unlink()
     assert main(call) == 0
