@@ -50,5 +50,5 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-    """Return the names, those that are imported when they are used included."""
-    return sorted({*globals(), *__all__})
+    """Return the functions, and what every module has."""
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

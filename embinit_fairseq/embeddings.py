@@ -28,11 +28,15 @@ from embinit_fairseq.io import PathLike
 from embinit_fairseq.vectors.open import open_vectors, parse_source
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vectors.writers import write_npz, write_text
-from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary, vocabulary_of
+from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, read_dictionary, vocabulary_of
 from embinit_fairseq.vocab.subword_styles import as_text, detect_style
 
 #: a tokenizer's names of special symbols -> their roles
 _ROLES = {"bos": "bos", "cls": "bos", "pad": "pad", "eos": "eos", "sep": "eos", "unk": "unk", "mask": "mask"}
+#: further names in lists of symbols
+_NAMED = _ROLES | {"s": "bos", "sos": "bos", "start": "bos", "/s": "eos", "end": "eos"}
+#: special symbols of a list: `<pad>`, `[PAD]`, `<|endoftext|>`
+_SPECIAL = re.compile(r"</?\w+>|\[\w{3,}\]|<\|\S+\|>")
 
 
 @dataclass(repr=False)
@@ -140,7 +144,8 @@ def embedding_matrix(
 
     Args:
         symbols: of the rows, in their order: a list, a mapping of symbols to rows, the path of a fairseq dict.txt, a
-            fairseq Dictionary, or a Hugging Face tokenizer.
+            fairseq Dictionary, or a Hugging Face tokenizer. Special symbols of a list (`<pad>`, `[PAD]`, `</s>`,
+            `<unk>`, `<|endoftext|>` ...) are not words.
         source: vectors, or several as in `--embed-init-path` (`concat:A,B`); None for strategies that draw everything.
         strategy: one of `init.strategies.STRATEGIES`.
         dim: D; by default that of the vectors.
@@ -283,6 +288,7 @@ def vocabulary_of_rows(symbols: Any, pad: int | str | None) -> Vocabulary:
         vocabulary = symbols
     elif isinstance(symbols, (str, os.PathLike)):
         vocabulary = read_dictionary(os.fspath(symbols), "symbols", OptionError)
+        vocabulary = replace(vocabulary, roles=_roles(vocabulary.symbols))
     elif hasattr(symbols, "get_vocab"):
         vocabulary = _of_tokenizer(symbols)
     elif hasattr(symbols, "symbols") and hasattr(symbols, "count"):
@@ -294,10 +300,28 @@ def vocabulary_of_rows(symbols: Any, pad: int | str | None) -> Vocabulary:
         if not all(isinstance(text, str) for text in texts):
             raise OptionError("symbols: give texts, the path of a dict.txt, a Dictionary or a tokenizer")
         names = _by_row(symbols) if isinstance(symbols, Mapping) else texts
-        vocabulary = Vocabulary(names, np.ones(len(names), dtype=np.int64))
+        vocabulary = Vocabulary(names, np.ones(len(names), dtype=np.int64), _roles(names))
     if not len(vocabulary):
         raise OptionError("symbols: none; give one for each row")
     return vocabulary if pad is None else _with_pad(vocabulary, pad)
+
+
+def _roles(names: Sequence[str]) -> dict[int, str]:
+    """Return row -> role of the special symbols, by their names.
+
+    A list that begins with fairseq's four is fairseq's: only these and `<mask>` are special, as in the commands.
+    """
+    if [*names[: len(SPECIAL_SYMBOLS)]] == [*SPECIAL_SYMBOLS]:
+        masks = {row: "mask" for row, name in enumerate(names) if name == "<mask>"}
+        return dict(enumerate(SPECIAL_SYMBOLS.values())) | masks
+    roles = {row: _role(name) for row, name in enumerate(names)}
+    return {row: role for row, role in roles.items() if role is not None}
+
+
+def _role(name: str) -> str | None:
+    """Return the role of a special symbol, None for a word."""
+    match = _SPECIAL.fullmatch(name)
+    return _NAMED.get(name.strip("<[|]>").lower(), "extra" if "|" in name else None) if match else None
 
 
 def _with_pad(vocabulary: Vocabulary, pad: int | str) -> Vocabulary:

@@ -57,7 +57,7 @@ def expand_hf(
     Raises:
         OptionError, DataError: naming the argument and the remedy.
     """
-    chosen, spec = checked_method(method, EXPANSION, options)
+    chosen, spec = checked_method(expand_hf, method, EXPANSION, options)
     tables, numbers = rows_of_model(model)
     size = len(model.get_input_embeddings().weight)
     texts, rows, subwords = rows_of_words(tokenizer, words, size, chosen.chosen.needs_subwords)
@@ -228,7 +228,7 @@ def rows_of_words(
     rows = [trial.convert_tokens_to_ids(text) for text in texts]
     for text, row in zip(texts, rows):
         found = _ids(trial, text)
-        if row in ids.values() or rows.count(row) > 1 or row not in found:
+        if row in ids.values() or row not in found:
             read = " ".join(trial.convert_ids_to_tokens(found))
             raise OptionError(
                 f"words: the tokenizer reads {text!r} as {read!r} also when it is added; remove it, or give "

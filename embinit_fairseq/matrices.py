@@ -16,7 +16,8 @@ class Matrices:
     """Hold matrices and biases that have one row per symbol. Tied ones, which share their numbers, are one table.
 
     Args:
-        given: an array, a tensor, a module of torch with such parameters, or a mapping of names to them.
+        given: an array, a tensor, a module of torch with a `weight` (N, D) and perhaps a `bias` (N,), or a mapping of
+            names to them.
         size: number of symbols.
 
     Raises:
@@ -33,10 +34,10 @@ class Matrices:
         for name, value in self.given.items():
             is_module = hasattr(value, "named_parameters")
             self._places[name] = {}
-            for part, table in value.named_parameters(recurse=False) if is_module else [("", value)]:
+            for part, table in _parameters(name, value) if is_module else [("", value)]:
                 full = f"{name}.{part}" if part else name
                 check_table(full, table, size)
-                key = id(table) if isinstance(table, np.ndarray) else (table.data_ptr(), tuple(table.shape))
+                key = _memory(table)
                 self._places[name][part] = first.setdefault(key, full)
                 self.tables.setdefault(first[key], table)
         if not self.tables:
@@ -53,6 +54,25 @@ class Matrices:
                 _module(self.given[name], places, made, parameters, recipe) if is_module else made[places[""]]
             )
         return result["matrix"] if self._is_one else result
+
+
+def _parameters(name: str, module: Any) -> list[tuple[str, Any]]:
+    """Return the parameters of a module; raise OptionError unless they are a matrix and perhaps a bias."""
+    parameters = list(module.named_parameters(recurse=False))
+    dimensions = {part: value.ndim for part, value in parameters}
+    if dimensions not in ({"weight": 2}, {"weight": 2, "bias": 1}):
+        raise OptionError(
+            f"matrices: {name} is a {type(module).__name__}, without a `weight` of two dimensions or with more than a "
+            "`bias` next to it; give an nn.Embedding, an nn.Linear, or the tensors"
+        )
+    return parameters
+
+
+def _memory(table: Any) -> tuple[Any, ...]:
+    """Return the same for arrays or tensors that are the same numbers in memory."""
+    if isinstance(table, np.ndarray):
+        return "array", table.ctypes.data, table.dtype, table.shape, table.strides
+    return "tensor", table.data_ptr(), table.dtype, tuple(table.shape), table.stride()
 
 
 def _module(given: Any, tables: Mapping[str, str], made: Mapping[str, Any], parameters: dict[str, Any], recipe: Recipe):

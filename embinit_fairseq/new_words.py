@@ -12,8 +12,9 @@ of Hugging Face: `ei.expand_hf` (`hf_models`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,7 +78,7 @@ def expand(
     Raises:
         OptionError, DataError: naming the argument and the remedy.
     """
-    chosen, spec = checked_method(method, EXPANSION, options)
+    chosen, spec = checked_method(expand, method, EXPANSION, options)
     old = vocabulary_of_rows(symbols, None)
     texts = new_words(words, old.symbols)
     names = [*old.symbols, *texts]
@@ -124,13 +125,16 @@ def transfer(
     Raises:
         OptionError, DataError: naming the argument and the remedy.
     """
-    chosen, spec = checked_method(method, TRANSFER, options)
+    chosen, spec = checked_method(transfer, method, TRANSFER, options)
     old_vocabulary, vocabulary = vocabulary_of_rows(old, None), vocabulary_of_rows(new, None)
     held = Matrices(matrices, len(old_vocabulary))
     before, after = (symbols_of(v.symbols, v.special, len(v)) for v in (old_vocabulary, vocabulary))
     if not before.words:
         raise DataError("old: none of the symbols is a word; give the symbols of the rows")
     shared = shared_rows(before, after)
+    row_of_role = {role: row for row, role in reversed(old_vocabulary.roles.items()) if role != "extra"}
+    for row, role in vocabulary.roles.items():  # `<pad>` for `[PAD]`
+        shared[row] = shared[row] if shared[row] >= 0 else row_of_role.get(role, -1)
     if chosen.chosen.needs_shared and not (shared[after.word] >= 0).any():
         raise DataError(f"new: none of its words is in old, where method {method} starts; take subword or avg")
     mean, wanted = np.array(before.words), [row for row in after.words if shared[row] < 0]
@@ -152,9 +156,22 @@ def transfer(
 
 
 def checked_method(
-    method: str, methods: Sequence[str], options: Mapping[str, Any]
+    function: Callable[..., Any], method: str, methods: Sequence[str], options: Mapping[str, Any]
 ) -> tuple[MethodOptions, SourceSpec | None]:
-    """Return the options of a method and its vectors; raise OptionError if the method does not have or take them."""
+    """Return the options of a method and its vectors; raise OptionError if the method does not have or take them.
+
+    Args:
+        function: the one that the user calls.
+        method: its method.
+        methods: those that the function has.
+        options: its further arguments.
+    """
+    further = [option.name for option in fields(MethodOptions) if option.name != "method"]
+    if unknown := [name for name in options if name not in further]:
+        arguments = [name for name in inspect.signature(function).parameters if name != "options"]
+        raise OptionError(
+            f"{function.__name__}: no argument {unknown[0]!r}; choose from {', '.join(arguments + further)}"
+        )
     offered = [name for name in methods if not METHODS[name].needs_text]
     if method not in offered:
         reason = "is trained on a text; call embinit expand-vocab" if method in methods else "no such method"
@@ -237,6 +254,10 @@ def expansion(
         averaged: (n,) the old rows that are averaged.
         composed: new row -> the mean of its subwords.
     """
+    if not len(averaged):
+        raise OptionError(
+            "average_over: none of the symbols is a word whose row can be averaged; give those of all rows"
+        )
     word = (old_row < 0) & ~new.filler
     given = Given(len(old), old_row, word, (averaged, None), composed)
     if spec is not None:

@@ -83,14 +83,6 @@ class Weights:
         columns, numerators, denominator = _terms(rows, weights)
         return columns, numerators / denominator
 
-    def dense(self) -> np.ndarray:
-        """Return W as an array (new N, old N); for small dictionaries."""
-        matrix = np.zeros((len(self.kind), self.old_size))
-        for row in range(len(matrix)):
-            columns, values = self.row(row)
-            matrix[row, columns] = values
-        return matrix
-
     def times(self, table: Table, rows: np.ndarray) -> np.ndarray:
         """Return these rows of W times the matrix, (len(rows), D) float64; rows that are drawn are 0."""
         products = np.zeros((len(rows), columns_of(table)))

@@ -123,7 +123,10 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
         if segmentation is not None:
             symbols = text_symbols(old_model.vocabulary)
             made = write_segmentation(segmentation, new, symbols, texts, folder, request.output)
-        return carry_preparation(old_model, recorded, segmentation, folder, "embinit expand-vocab", made, new)
+        carried = carry_preparation(old_model, recorded, segmentation, folder, "embinit expand-vocab", made, new)
+        if made is not None and carried["preparation"] is not None:
+            made["reachable"] = len(new) - len(made["unreachable"] | carried["preparation"]["not_from_raw_text"])
+        return carried
 
     with resized(old_model, change, request, inputs, FILES, make_rows, prepare=prepare) as (folder, record):
         expansion = Expansion(old_model, change, given, recipe)

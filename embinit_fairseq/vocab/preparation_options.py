@@ -47,6 +47,8 @@ def parse_steps(text: str, lang: str = "en", flag: str = "--preparation") -> lis
     Raises:
         OptionError: a step or an option is not known, or steps are in an order that cannot be.
     """
+    if not all(map(str.strip, text.split(","))):  # a variable of the shell that is not set
+        raise OptionError(f"{flag} {text!r}: a name is empty; choose from {steps_help()}, separated by commas")
     steps = []
     for name, *options in (part.split(":") for part in _expanded(text)):
         if name not in STEPS:

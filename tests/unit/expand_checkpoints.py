@@ -7,6 +7,7 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from fairseq import checkpoint_utils, options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf, overwrite_args_by_name
@@ -179,6 +180,15 @@ def assert_same(one, other, path="") -> None:
             assert_same(*pair, f"{path}.{number}")
     else:
         assert one == other, path
+
+
+def w_of(weights) -> np.ndarray:
+    """Return W as an array (new N, old N)."""
+    matrix = np.zeros((len(weights.kind), weights.old_size))
+    for row in range(len(matrix)):
+        columns, values = weights.row(row)
+        matrix[row, columns] = values
+    return matrix
 
 
 def argv(checkpoint, *more, words=NEW):

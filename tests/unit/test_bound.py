@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from expand_checkpoints import TWO_TABLES, USER_DIR, as_fairseq, make
+from expand_checkpoints import TWO_TABLES, USER_DIR, as_fairseq, make, w_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -114,6 +114,13 @@ def test_many_words_take_milliseconds_and_the_limit_is_near():
     assert bound.limit < 0.9 * bound.uniform
 
 
+def test_a_word_whose_share_vanishes():
+    """Of 1010, 1000 and 1 copies the third loses a factor of 1,000 a step, while the others are compared for long."""
+    rows = [(np.array([row]), None) for row in range(3)]
+    with np.errstate(divide="raise", invalid="raise"):
+        assert bound_of(rows, [1010, 1000, 1], np.ones(3, bool)).limit == pytest.approx(math.log1p(1010))
+
+
 def test_a_second_copy_of_a_row_is_a_new_word():
     """Old words a, b; new ones a, b, b: all probability on b is halved. And a filler is a mean of what stays."""
     given = Given(2, np.array([0, 1, 1]), np.ones(3, bool), (np.array([0, 1]), None))
@@ -123,7 +130,7 @@ def test_a_second_copy_of_a_row_is_a_new_word():
     # old a, b, c; new a, b and a filler; then a word that is the mean of a, b and c, too
     mean = (np.arange(3), np.full(3, 1 / 3))
     filler = Given(3, np.array([0, 1, -1]), np.array([True, True, False]), mean)
-    assert recipe_of("avg", filler).weights.dense()[2].tolist() == [0.5, 0.5, 0]
+    assert w_of(recipe_of("avg", filler).weights)[2].tolist() == [0.5, 0.5, 0]
     assert recipe_of("avg", filler).bound(()).limit == math.log(1.5)
     removed = Given(3, np.array([0, 1, -1, -1]), np.array([True, True, False, True]), mean)
     assert recipe_of("avg", removed).bound(()) is None

@@ -253,9 +253,10 @@ def test_several_sentences_stay_one_line():
 
 
 def test_only_lf_ends_a_line(tmp_path):
-    file = write(tmp_path / "train.txt", ["a\rb", "c\u2028d", "e"], "\r\n", b"\xef\xbb\xbf")
+    ends = "\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"  # of `str.splitlines`
+    file = write(tmp_path / "train.txt", ["a\rb", *(f"c{end}d" for end in ends), "e"], "\r\n", b"\xef\xbb\xbf")
     (raw_text,) = find_raw_texts([str(file)], Columns())
-    assert list(raw_text.lines()) == ["a b", "c d", "e"]
+    assert list(raw_text.lines()) == ["a b", *["c d"] * len(ends), "e"]
 
 
 # ---- Names of files -------------------------------------------------------------------------------------------------
@@ -302,6 +303,7 @@ def test_names_say_split_and_language(tmp_path):
 LABELLED = ("--text-columns", "t", "--label-column", "l")
 REFUSED = {
     "unequal": (["train.de", "short.en"], BPE, "has 21 lines.*3"),
+    "shorter": (["short.en", "train.de"], BPE, "short.en has 3 lines.*21"),
     "latin1": (["latin.txt"], ("--steps", "none"), "lines 2, 4: not UTF-8"),
     "empty": (["train=empty.txt"], ("--steps", "none"), "no line"),
     "segmented": (["bpe.train.txt"], ("--steps", "bpe", "--bpe-size", "9"), "before its segmentation"),

@@ -283,6 +283,9 @@ def test_the_hub_of_a_translation_model_prepares_text_as_an_exported_tokenizer_d
     for hub in (stated, recorded):
         assert hub.encode("Lower's, LOWx.").tolist() == expected
         assert isinstance(hub.translate("Lower's, low.", beam=2), str)
+    options = {"bpe_codes": str(moses_codes), "preparation": "lowercase,moses", "lang": "fr"}
+    french = hub_of(checkpoint, DuoTransformerModel, **options)  # of the source alone
+    for hub in (stated, recorded, french):
         assert hub.decode(checkpoint.task.target_dictionary.encode_line("lo@@ w &apos;s , lo@@ w .")) == "low's, low."
 
 
@@ -555,14 +558,14 @@ def test_added_tokens_take_effect_before_and_after_saving(prepared, tmp_path, st
     assert export_hf(checkpoint) == 0
     tokenizer = load(checkpoint.output)
     before = [tokenizer(text)["input_ids"] for text in (*RAW, *NASTY)]
-    tokenizer.add_tokens(["<ent>", "<entity>"])
+    tokenizer.add_tokens(["<ent>", "<ent>ity"])
     tokenizer.add_special_tokens({"additional_special_tokens": ["[E]"]})
     tokenizer.save_pretrained(str(tmp_path / "saved"))
     size = len(WORDS) + 5
     for opened in (tokenizer, load(tmp_path / "saved"), pickle.loads(pickle.dumps(tokenizer))):
-        ids = opened("The <entity> or<ent>low [E] <Mask>")["input_ids"]
+        ids = opened("The <ent>ity or<ent>low [E] <Mask>")["input_ids"]
         assert ids == [0, 4, size + 1, 19, size, 20, size + 2, size - 1, 2]
-        assert opened.decode(ids, skip_special_tokens=True) == "the <entity> or <ent> low"
+        assert opened.decode(ids, skip_special_tokens=True) == "the <ent>ity or <ent> low"
         assert size + 2 not in opened("low [E]", split_special_tokens=True)["input_ids"]
         assert [opened(text)["input_ids"] for text in (*RAW, *NASTY)] == before
         with pytest.raises(NotImplementedError, match="return_offsets_mapping"):
@@ -575,24 +578,24 @@ def test_verified_text_is_compared_with_the_record_and_with_the_data(tmp_path, c
     pytest.importorskip("sacremoses")
     checkpoint = checkpoint_of(tmp_path / "c", words=WORDS)
     record(checkpoint, "lowercase,moses")
-    (tmp_path / "raw").write_text("The man, too.\nan OR is on\n")
+    (tmp_path / "raw").write_text("The man, too.\nan OR is on\nthe <mask>\n")
     text = ["--verify-text", tmp_path / "raw"]
     # the user's steps are not those of the record: two sides that do not guess alike
     error = refused(capsys, checkpoint, *text, "--preparation", "moses", code=1)
-    assert "2 of 2 lines differ" in error
+    assert "2 of 3 lines differ" in error
     builder = MMapIndexedDatasetBuilder(str(tmp_path / "data.bin"), dtype=np.int32)
-    for line in ("the man , too .", "an or is on"):
+    for line in ("the man , too .", "an or is on", "the &lt; mask &gt;"):  # in data `<mask>` is text
         builder.add_item(checkpoint.task.source_dictionary.encode_line(line, add_if_not_exist=False))
     builder.finalize(str(tmp_path / "data.idx"))
     assert export_hf(checkpoint, *text, "--verify-bin", tmp_path / "data") == 0
     assert "2 lines also with the binarised data: 0 differ from fairseq" in capsys.readouterr().out
     shutil.rmtree(checkpoint.output)
-    (tmp_path / "raw").write_text("The man, too.\nan OR is low\n")
+    (tmp_path / "raw").write_text("The man, too.\nan OR is low\nthe <mask>\n")
     error = refused(capsys, checkpoint, *text, "--verify-bin", tmp_path / "data", code=1)
     assert "1 of 2 lines differ: 'an OR is low'" in error
     assert "in the data" in error
     (tmp_path / "raw").write_text("The man\n")
-    assert "2 sentences, expected 1" in refused(capsys, checkpoint, *text, "--verify-bin", tmp_path / "data")
+    assert "3 sentences, expected 1" in refused(capsys, checkpoint, *text, "--verify-bin", tmp_path / "data")
     assert "--verify-text" in refused(capsys, checkpoint, "--verify-bin", tmp_path / "data")
 
 

@@ -114,6 +114,15 @@ def test_neither_the_size_of_a_block_nor_a_copy_changes_the_draw(tables, monkeyp
     assert not np.isclose(other["wide"][0], whole["wide"][0]).any()
 
 
+@pytest.mark.parametrize("method", ["normal", "copy", "random"])
+def test_matrices_and_seeds_have_draws_of_their_own(method):
+    table = np.random.default_rng(0).normal(size=(10, 4))
+    tables = {"input": [table], "output": [table.copy()]}
+    one, other = (new_rows(recipe(method, 3, ROWS, seed=seed), tables) for seed in (1, 2))
+    for first, second in ((one["input"], one["output"]), (one["input"], other["input"])):
+        assert not np.isclose(first[0], second[0]).any()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_tensors_of_any_precision(dtype):
     table = torch.from_numpy(np.random.default_rng(0).normal(size=(12, 4))).to(dtype)

@@ -11,9 +11,11 @@ import transformers
 from expand_checkpoints import assert_same, dictionary, divergence, make
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from torch import nn
+from torch.nn.utils import parametrizations
 
 import embinit_fairseq as ei
 from embinit_fairseq.errors import EmbinitError, OptionError
+from embinit_fairseq.init.methods import EXPANSION, METHODS, TRANSFER
 from embinit_fairseq.resize.transfer import TransferRequest, transferring
 
 SYMBOLS = ["<pad>", "fro", "do", "cat", "dog"]
@@ -88,7 +90,13 @@ def test_modules_and_precisions_stay_what_they_are(tables):
 
 @pytest.mark.parametrize(
     ("method", "options"),
-    [("gaussian", {"noise_scale": 0.5}), ("normal", {"seed": 3}), ("subword", {}), ("focus", {}), ("avg", {})],
+    [
+        ("gaussian", {"noise_scale": 0.5}),
+        ("normal", {"seed": 3}),
+        ("subword", {}),
+        ("focus", {}),
+        ("avg", {"average_over": "words"}),
+    ],
 )
 def test_numbers_are_those_of_the_command(tmp_path, method, options):
     checkpoint = make(tmp_path, "lm")
@@ -121,6 +129,81 @@ def test_transfer_has_the_numbers_of_the_command(tmp_path, method):
     assert (got.report["words"], got.report["bounds"]) == (record["words"], record["bounds"])
 
 
+FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>"]
+OLD_WORDS, NEW_WORDS = "w0 w1 w2 w3 w4 w0w1 <mask> [SEP]".split(), "w3 w1w2 w0 new <mask>".split()
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "distill"])
+def test_a_list_is_the_dictionary_with_its_symbols(tmp_path, method):
+    """Bit for bit; a mapping in another order, too. What is special keeps its row, and is no word."""
+    numbers = np.random.default_rng(1).normal(size=(8, 4))
+    words = "w0 w1 w2 w3 w4 x y new".split()
+    (tmp_path / "v.txt").write_text("".join(f"{word} {' '.join(map(str, row))}\n" for word, row in zip(words, numbers)))
+    options = {"vectors": tmp_path / "v.txt"} if METHODS[method].needs_vectors else {}
+    out, bias = torch.from_numpy(numbers[[*range(8), *range(4)]]), torch.from_numpy(numbers.reshape(-1)[:12])
+    table, forms = {"out": out, "bias": bias}, []
+    for name in ("old", "new"):
+        (tmp_path / name).write_text(dictionary({"old": OLD_WORDS, "new": NEW_WORDS}[name]))
+        symbols = [*FAIRSEQ, *{"old": OLD_WORDS, "new": NEW_WORDS}[name]]
+        mapping = {symbol: row for row, symbol in reversed([*enumerate(symbols)])}
+        forms.append((str(tmp_path / name), symbols, mapping))
+    made = []
+    for old, new in zip(*forms):
+        if method in EXPANSION:
+            more = options | ({"subwords": {"x": ["w0", "w1"], "y": ["w3"]}} if method == "subword" else {})
+            made += [ei.expand(table, old, ["x", "y"], method, average_over=over, **more) for over in ("all", "words")]
+        if method in TRANSFER:
+            made.append(ei.transfer(table, old, new, method, **options))
+            for row, before in ((0, 0), (1, 1), (2, 2), (3, 3), (8, 10)):
+                np.testing.assert_array_equal(made[-1].matrices["out"][row], table["out"][before])
+    assert {new.report["n"] for new in made} <= {12, 7}, "all rows, or the words, of which [SEP] is one of fairseq's"
+    for at, of_a_list in enumerate(made):
+        of_the_file = made[at % (len(made) // 3)]
+        assert of_a_list.symbols == of_the_file.symbols
+        assert {**of_a_list.report, "tokens": 0} == {**of_the_file.report, "tokens": 0}
+        assert_same(of_a_list.matrices, of_the_file.matrices)
+
+
+def test_special_symbols_of_other_lists(tables):
+    """Of BERT, of a course, of GPT-2: no words; those of one role share a row, with or without the same name."""
+    table = np.arange(18.0).reshape(6, 3)
+    others = (
+        ["[CLS]", "[PAD]", "[UNK]", "the", "dog", "<|endoftext|>"],
+        ["<sos>", "<PAD>", "<unk>", "the", "dog", "<|im_end|>"],
+    )
+    for symbols in (*others, {name: row for row, name in enumerate(others[0])}):
+        new = ei.expand(table, symbols, ["x"], average_over="words")
+        assert (new.matrices[6].tolist(), new.report["n"]) == ([10.5, 11.5, 12.5], 2)
+        new = ei.transfer(table, symbols, [*FAIRSEQ, "dog", "cat"], "random")
+        assert new.matrices[[0, 1, 3]].tolist() == table[:3].tolist()
+        assert new.report["words"] == {"copied": 0, "composed": 0, "averaged": 0, "drawn": 2}
+        new = ei.transfer(table, symbols, ["cat", "<pad>", "<s>"], "avg")
+        assert new.matrices.tolist() == [[10.5, 11.5, 12.5], [3, 4, 5], [0, 1, 2]]
+    moved = ei.transfer(nn.Embedding(6, 3, padding_idx=1), others[0], ["dog", "cat", "<pad>"], "avg").matrices
+    assert moved.padding_idx == 2
+
+
+def test_rows_without_a_symbol_are_never_averaged():
+    table = np.arange(12.0).reshape(4, 3)
+    new = ei.expand(table, {"a": 0, "b": 3}, ["x"])
+    assert (new.matrices[4].tolist(), new.report["n"]) == ([4.5, 5.5, 6.5], 2)
+
+
+def test_what_is_tied():
+    """The same numbers in memory, whatever object has them; not what only begins there."""
+    big = torch.arange(32.0).reshape(4, 8)
+    square = torch.arange(16.0).reshape(4, 4)
+    symbols = list("abcd")
+    for one, other in ((big[:, :4], big[:, ::2]), (square, square.T), (square.numpy(), square.numpy().T)):
+        new = ei.expand({"in": one, "out": other}, symbols, ["x"]).matrices
+        for name, old in (("in", one), ("out", other)):
+            expected = np.vstack([old, np.asarray(old).mean(0)])
+            np.testing.assert_allclose(new[name], expected)
+    for one, other in ((square, square.detach()), (square.numpy(), square.numpy())):
+        new = ei.expand({"in": one, "out": other}, symbols, ["x"], "normal").matrices
+        assert new["in"] is new["out"]
+
+
 # ---- Models of transformers -----------------------------------------------------------------------------------------
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"haus ##tor rot ##lich ab a b c d".split()]
@@ -141,7 +224,8 @@ MODELS = {
 
 
 def tokenizer_of(tokens=TOKENS):
-    tokenizer = Tokenizer(models.WordPiece({token: row for row, token in enumerate(tokens)}, unk_token="[UNK]"))
+    rows = tokens if isinstance(tokens, dict) else {token: row for row, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.WordPiece(rows, unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
     specials = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
     return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **specials)
@@ -252,6 +336,7 @@ def untied(equal: bool):
     ("change", "remedy"),
     [
         ({"tokenizer": lambda: tokenizer_of([*TOKENS, "e"])}, "tokenizer of this model|without words"),
+        ({"tokenizer": lambda: tokenizer_of({t: n + (n == 13) for n, t in enumerate(TOKENS)})}, "15 tokens"),
         ({"tokenizer": lambda: tokenizer_of().backend_tokenizer}, "PreTrainedTokenizerFast"),
         ({"model": lambda: untied(True)}, r"tie_weights\(\)"),
         ({"model": lambda: untied(False)}, r"tie_weights\(\)"),
@@ -267,6 +352,7 @@ def untied(equal: bool):
         ({"method": "best"}, "choose from avg"),
         ({"vectors": "x.txt"}, "leave it out"),
         ({"average_over": "some"}, "choose from all, words"),
+        ({"bogus": 1}, r"^expand_hf: .*'bogus'.*pad_to_multiple_of, seed, .*vectors"),
         ({"counts": {"rot": -1}}, "counts"),
         ({"pad_to_multiple_of": 0}, "at least 1"),
     ],
@@ -306,6 +392,10 @@ def test_the_remedy_for_a_tied_model_that_is_untied():
         ({"matrices": [[1.0]] * 5}, "an array, a tensor"),
         ({"matrices": np.full((5, 3), np.nan)}, "NaN"),
         ({"matrices": {}}, "none"),
+        ({"matrices": nn.LayerNorm(5)}, "LayerNorm.*give an nn.Embedding"),
+        ({"matrices": nn.Sequential(nn.Embedding(5, 3))}, "Sequential.*give an nn.Embedding"),
+        ({"matrices": parametrizations.weight_norm(nn.Linear(3, 5))}, "Linear.*or the tensors"),
+        ({"bogus": 1}, r"^expand: .*'bogus'.*subwords, average_over, .*seed"),
         ({"words": ["cat"]}, "already; remove"),
         ({"words": []}, "at least one"),
         ({"seed": -1}, "seed"),
@@ -322,6 +412,15 @@ def test_what_arrays_refuse(tables, change, remedy):
         ei.expand(arguments.pop("matrices"), SYMBOLS, arguments.pop("words"), **arguments)
 
 
+def test_what_has_no_word_is_refused(tables):
+    with pytest.raises(OptionError, match=r"^transfer: .*'average_over'.*subwords, counts"):
+        ei.transfer(tables, SYMBOLS, ["cat"], average_over="all")
+    for symbols, over in ((["<pad>", "<s>"], "words"), ({"madeupword0001": 1}, "all")):
+        with pytest.raises(OptionError, match="average_over"):
+            ei.expand(np.ones((2, 3)), symbols, ["x"], average_over=over)
+
+
 def test_the_functions_are_shown():
-    assert {"expand", "expand_hf", "transfer", "embedding_matrix", "__version__"} <= {*dir(ei)}
+    assert [name for name in dir(ei) if not name.startswith("__")] == sorted(ei.__all__)
+    assert "__version__" in dir(ei)
     assert all(callable(getattr(ei, name)) for name in ei.__all__)

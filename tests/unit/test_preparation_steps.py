@@ -158,6 +158,8 @@ def test_what_a_user_says():
         "moses:fast": "no-escape",
         "bpe,moses": "subwords are the last step",
         "moses,moses": "once",
+        "": "name is empty; choose from .*none",
+        "lowercase, ,bpe": "name is empty",
     }.items():
         with pytest.raises(OptionError, match=remedy):
             parse_steps(text)
@@ -314,6 +316,35 @@ def test_a_checkpoint_has_the_records_of_a_classifiers_text(folder):
         task = SimpleNamespace(**{name: SimpleNamespace(data=f"{data}:{data}/other")})
         assert json.loads(records_for_checkpoints(task)) == expected
     assert records_for_checkpoints(SimpleNamespace(cfg=SimpleNamespace(data=str(data / "other")))) is None
+
+
+def test_what_is_next_to_codes_belongs_to_them(folder):
+    """Words that stay whole, as far as the dictionary has them; of a smaller dictionary, its subwords."""
+    codes = folder.parent / "bpe.codes"
+    (folder.parent / "glossary.txt").write_text("^(?:north|orange)$\n")
+    prepare = Preparation([{"step": "bpe"}], record.contents({"codes": str(codes)}, DICT))
+    assert prepare("orange north") == ["orange", "n@@", "or@@", "t@@", "h"]
+    (folder.parent / "glossary.txt").unlink()
+    recorded = record.read_preparation(folder / "dict.txt")
+    recorded.preparation(DICT)
+    (folder.parent / "bpe.codes.vocabulary").write_text("a@@ 1\n")
+    with pytest.raises(DataError, match="other files next to it"):
+        recorded.preparation(DICT)
+
+
+@pytest.mark.parametrize("change", ["symbols", "codes", "steps"])
+def test_parts_of_a_training_have_one_preparation(folder, tmp_path, change):
+    """fairseq reads the dictionary of the first part alone."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "dict.txt").write_text((folder / "dict.txt").read_text() + ("zz 1\n" if change == "symbols" else ""))
+    (other / "codes").write_text(CODES + ("r o\n" if change == "codes" else ""))
+    steps = {"dict.txt": [*parse_steps("moses" if change == "steps" else "lowercase,moses"), {"step": "bpe"}]}
+    record.record_preparation(other, steps, {"codes": other / "codes"})
+    for part in (folder, other):
+        assert record.records_of_data([part])
+    with pytest.raises(DataError, match="give data of one preparation"):
+        record.records_of_data([folder, other])
 
 
 def test_codes_that_the_user_names_must_be_those_of_the_record(folder, tmp_path):

@@ -59,6 +59,8 @@ def test_new_words_are_looked_for_in_raw_text(recorded, tmp_path, capsys):
     said = capsys.readouterr().out
     prepare, record, command = prepared_by(checkpoint.output)
     assert [*command["preparation"]["not_from_raw_text"]] == new[1:]
+    assert "reachable      1 of 3 new words" in said
+    assert command["segmentation"]["reachable"] == 1
     assert f"attention      raw text never has these words: {new[1]} (" in said
     assert prepare("Bamulo!")[:1] == new[:1]
     for line in TRAINING[:30]:
@@ -104,6 +106,8 @@ def test_codes_of_another_run_and_unknown_preparations(recorded, tmp_path, capsy
     flag = ["--bpe-codes", str(foreign)]
     call = argv(checkpoint)
     assert main([*call, *flag]) == 2
+    assert "--bpe-codes" in capsys.readouterr().err
+    assert main([*call, *flag, "--preparation", "lowercase,moses,bpe"]) == 2
     assert "--bpe-codes" in capsys.readouterr().err
     assert not checkpoint.output.exists()
     (Path(checkpoint.dictionary).parent / "preparation.json").unlink()

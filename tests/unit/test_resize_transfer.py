@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import sentencepiece
 import torch
-from expand_checkpoints import TWO_TABLES, USER_DIR, WORDS, as_fairseq, dictionary, logits, make
+from expand_checkpoints import TWO_TABLES, USER_DIR, WORDS, as_fairseq, dictionary, logits, make, w_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from segmentations import train
@@ -86,7 +86,7 @@ def test_every_table_is_w_times_the_old_one(family: str, method: str, tmp_path: 
     kinds["omp"] = kinds["focus"]
     assert tuple(record["words"].values()) == kinds.get(method, (0, 0, 0, 9))
     weights = done.weights
-    matrix, drawn = torch.from_numpy(weights.dense()), weights.rows_of("drawn")
+    matrix, drawn = torch.from_numpy(w_of(weights)), weights.rows_of("drawn")
     copied = weights.old_row >= 0
     pairs = [(old.state["model"], state["model"]), (old.state["extra_state"]["ema"], state["extra_state"]["ema"])]
     for before, after in pairs:
@@ -175,10 +175,10 @@ def test_what_a_task_appends_keeps_its_row_and_is_in_no_mean() -> None:
     new = symbols("b", "x", "madeupword0001", appended=appended)
     weights = weights_of("avg", given_of(old, new))
     assert weights.old_row.tolist() == [0, 1, 2, 3, 5, -1, -1, 7, 8]
-    assert weights.dense()[5].tolist() == [0, 0, 0, 0, 0.5, 0.5, 0, 0, 0]
+    assert w_of(weights)[5].tolist() == [0, 0, 0, 0, 0.5, 0.5, 0, 0, 0]
     weights = weights_of("random", given_of(old, new))
     assert weights.old_row.tolist() == [0, 1, 2, 3, -1, -1, -1, 7, 8]
-    assert weights.dense()[4:7].sum(1).tolist() == [0, 0, 1]
+    assert w_of(weights)[4:7].sum(1).tolist() == [0, 0, 1]
 
 
 LONGEST = [
@@ -194,7 +194,7 @@ LONGEST = [
 def test_the_longest_subwords_of_the_old_dictionary() -> None:
     for old, new, expected_pieces in LONGEST:
         one, other = symbols(*old.split()), symbols(*new.split())
-        dense = weights_of("subword", given_of(one, other)).dense()
+        dense = w_of(weights_of("subword", given_of(one, other)))
         for word, expected in expected_pieces.items():
             at = other.names.index(word)
             assert [one.names[row] for row in longest_subwords(other.token(at), one)] == expected
@@ -237,7 +237,7 @@ def test_rows_of_w_are_means(old: list[str], new: list[str], marks: tuple[str, s
     lists = [[mark.format(w) if at % 2 else w for at, w in enumerate(ws)] for mark, ws in zip(marks, (old, new))]
     case = given_of(*(symbols(*dict.fromkeys(each)) for each in lists))
     weights = weights_of(method, case)
-    dense = weights.dense()
+    dense = w_of(weights)
     drawn = np.isin(np.arange(len(dense)), weights.rows_of("drawn"))
     assert dense.sum(1) == pytest.approx((~drawn).astype(float))
     assert (dense >= 0).all()
@@ -249,7 +249,7 @@ def test_rows_of_w_are_means(old: list[str], new: list[str], marks: tuple[str, s
     assert made[0][kept] == pytest.approx((dense @ table)[weights.rows][kept])
     assert made[1][kept] == pytest.approx((dense @ table)[weights.rows, 0][kept])
     same = weights_of("copy", given_of(*[symbols(*dict.fromkeys(lists[0]))] * 2))
-    assert np.array_equal(same.dense(), np.eye(len(same.kind)))
+    assert np.array_equal(w_of(same), np.eye(len(same.kind)))
 
 
 @settings(max_examples=50)
@@ -301,7 +301,7 @@ def focus_here(old, new, table, vectors, method="focus", **more) -> tuple[np.nda
     special = rows[0]  # <s> has a vector, too, and takes no part
     case = given_of(one, other, vector_rows=np.array([0, *at]), vectors=np.stack([special, *rows]), **more)
     weights = weights_of(method, case)
-    return weights.dense() @ table, weights.rows_of("drawn")
+    return w_of(weights) @ table, weights.rows_of("drawn")
 
 
 def test_focus_is_its_equation() -> None:

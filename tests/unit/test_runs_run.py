@@ -401,17 +401,17 @@ def test_wrong_calls_leave_nothing(tmp_path, refused) -> None:
 def test_how_the_text_was_prepared_is_in_the_runs_folder(tmp_path, call, training) -> None:
     data = tmp_path / "bin"
     (data / "dict.de.txt").write_text("a 1\n")
-    (tmp_path / "codes").write_text("#version: 0.2\na b\n")
+    (data / "codes").write_text("#version: 0.2\na b\n")
     steps = [{"step": "lowercase"}, {"step": "bpe"}]
-    written = record_preparation(data, {"dict.de.txt": steps}, {"codes": tmp_path / "codes"})["dict.de.txt"]
+    written = record_preparation(data, {"dict.de.txt": steps}, {"codes": data / "codes"})["dict.de.txt"]
     before = (data / "preparation.json").read_text()
     call("--max-epoch", "1")
     copied = records_of_data([tmp_path / "run"])["dict.de.txt"]
     assert copied.is_same(written)
-    assert Path(copied.path_of("codes")).resolve() == (tmp_path / "codes").resolve()
+    assert Path(copied.path_of("codes")).resolve() == (data / "codes").resolve()
     assert json.loads(before)["versions"] == json.loads((tmp_path / "run/preparation.json").read_text())["versions"]
     call("--max-epoch", "2")
-    record_preparation(data, {"dict.de.txt": steps[1:]}, {"codes": tmp_path / "codes"})
+    record_preparation(data, {"dict.de.txt": steps[1:]}, {"codes": data / "codes"})
     with pytest.raises(DataError, match=r"by bpe as the data says, by lowercase,bpe .*choose another folder"):
         call("--max-epoch", "3")
     with pytest.raises(DataError, match="of one preparation"):
