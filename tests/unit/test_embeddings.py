@@ -124,7 +124,7 @@ def test_vectors_too_large_for_a_strategy(tmp_path: Path) -> None:
     """Their sigma is beyond single precision."""
     ei.Vectors(["a", "b", "c"], np.float32([[3e38, -3e38], [1e38, 2e38], [-3e38, 1e38]])).save(tmp_path / "v.txt")
     given = ["a", "b", "c", "d", "e"], tmp_path / "v.txt"
-    with pytest.raises(OptionError, match="beyond float32; .*take another"):
+    with pytest.raises(OptionError, match=r"beyond float32; .*take another"):
         ei.embedding_matrix(*given, "xavier_pretrained")
     assert abs(ei.embedding_matrix(*given, "pretrained_xavier").matrix).max() < 10
 
