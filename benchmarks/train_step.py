@@ -33,7 +33,6 @@ from embinit_fairseq.arguments import ArgumentParser
 Step = Callable[[], Any]
 #: part of the name of an operation of attention -> its common name; the first one that matches counts
 KERNELS = {
-    "flex": "flex",
     "flash": "sdpa (flash)",
     "efficient": "sdpa (memory-efficient)",
     "cudnn": "sdpa (cuDNN)",
@@ -93,7 +92,7 @@ def attention_operations(step: Step) -> list[str]:
     with torch.autograd.profiler.profile(use_kineto=False) as profile:
         step()
     names = {event.key for event in profile.key_averages()}
-    kernels = sorted(name for name in names if "attention" in name and name.startswith(("aten::_", "flex")))
+    kernels = sorted(name for name in names if "attention" in name and name.startswith("aten::_"))
     if not any("math" in name for name in kernels):  # which has a softmax inside
         kernels += [name for name in ("aten::_softmax",) if name in names]
     return kernels

@@ -63,22 +63,27 @@ def run(args: argparse.Namespace) -> int:
     screen = _Screen(args.verbose, args.quiet)
     outcome = run(Path(args.folder), args.training, labels, args.metric, args.higher, screen.show)
     screen.clear()
-    for note in outcome.notes:
-        print(f"embinit run: {args.folder}: {note}", file=sys.stderr)
+    said = [f"{args.folder}: {note}" for note in outcome.notes]
     if outcome.code > _SIGNALS:
-        number = outcome.code - _SIGNALS
-        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-        saved = any((Path(args.folder) / "checkpoints").glob("*.pt"))
-        then = "continues from the last checkpoint" if saved else "starts from the beginning: no checkpoint was saved"
-        print(f"embinit run: {args.folder}: ended by {name}; the same call {then}", file=sys.stderr)
+        said.append(_interrupted(args.folder, outcome.code - _SIGNALS))
     elif outcome.code not in (0, STOPPED):
         cause = screen.show_last("--user-dir" in args.training)
         ending = "did not finish" if outcome.notes else f"ended with exit status {outcome.code}"
         # lists of trainings quote this line
-        print(f"embinit run: error: {cause}the training {ending}, see {args.folder}/train.log", file=sys.stderr)
+        said.append(f"error: {cause}the training {ending}, see {args.folder}/train.log")
+    for line in said:
+        print(f"embinit run: {line}", file=sys.stderr)
     if args.json or not outcome.code:
         show(outcome.record, lambda record: _summary(Path(args.folder), record), args.json)
     return outcome.code
+
+
+def _interrupted(folder: str, number: int) -> str:
+    """Return which signal has ended the training in a folder, and what the same call does."""
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    saved = any(Path(folder, "checkpoints").glob("*.pt"))
+    then = "continues from the last checkpoint" if saved else "starts from the beginning: no checkpoint was saved"
+    return f"{folder}: ended by {name}; the same call {then}"
 
 
 def _summary(folder: Path, record: dict[str, Any]) -> str:

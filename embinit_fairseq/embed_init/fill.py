@@ -22,6 +22,7 @@ from embinit_fairseq.init import alignment, init_report
 from embinit_fairseq.init.alignment import RULES, Matching, Part, Reading
 from embinit_fairseq.init.draws import Draws, TargetStd, parse_std
 from embinit_fairseq.init.init_report import absorption_ratio, describe, xavier_bound
+from embinit_fairseq.init.strategies import build
 from embinit_fairseq.io import make_folder, write_json
 from embinit_fairseq.vectors.open import FORMATS, SourceSpec, parse_source
 from embinit_fairseq.version import VERSION
@@ -182,13 +183,10 @@ def _fill(slot: Slot, name: str, strategy: EmbedInit, reading: Reading | None, r
     std = parse_std(options.embed_init_std, "--embed-init-std") if strategy.scaled else TargetStd()
     draws = Draws(slot.embedding.num_embeddings, slot.embedding.embedding_dim, request.draw_seed, slot.name, std)
     before = describe(_as_array(slot))
-    matrix = strategy.table(reading.source if reading else None, draws, options)
-    if slot.vocabulary.pad_row is not None:
-        matrix[slot.vocabulary.pad_row] = 0.0
-    if not np.isfinite(matrix).all():
-        raise OptionError(
-            f"--embed-init {name}: the embedding matrix of {slot.name!r} has numbers beyond float32; the vectors in "
-            f"{reading.spec.text if reading else 'use'} are too large for this strategy"
+    with named_by(f"--embed-init {name}{f', {reading.spec.text}' if reading else ''}: "):
+        matrix = build(
+            lambda source, draws: strategy.table(source, draws, options),
+            *(reading.source if reading else None, draws, slot.vocabulary.pad_row),
         )
     write_matrix(slot, matrix)
     return {

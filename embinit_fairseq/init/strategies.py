@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from embinit_fairseq.errors import CoverageError
+from embinit_fairseq.errors import CoverageError, OptionError
 from embinit_fairseq.init.draws import Draws
 from embinit_fairseq.init.init_report import describe
 
@@ -275,8 +275,17 @@ SCALED = tuple(name for name, strategy in STRATEGIES.items() if strategy.scaled)
 
 
 def build(rule: Rule, source: Source | None, draws: Draws, pad_row: int | None) -> np.ndarray:
-    """Return the (N, D) float32 embedding matrix of a slot, with zeros for `<pad>`."""
-    table = rule(source, draws)
+    """Return the (N, D) float32 embedding matrix of a slot, with zeros for `<pad>`.
+
+    Raises:
+        OptionError: the matrix has numbers beyond float32.
+    """
+    matrix = rule(source, draws)
     if pad_row is not None:
-        table[pad_row] = 0.0
-    return table
+        matrix[pad_row] = 0.0
+    if not np.isfinite(matrix).all():
+        raise OptionError(
+            f"the embedding matrix of {draws.slot!r} has numbers beyond float32; the vectors are too large for this "
+            "strategy: take another, or divide them"
+        )
+    return matrix

@@ -72,30 +72,33 @@ class Architecture:
         return f"transformers' {self.hf_name} cannot have {options}: such a model stays in fairseq{other}"
 
     def weights(self, trained: Trained) -> dict[str, Tensor]:
-        """Return the tensors of model.safetensors by name, contiguous, no two in the same memory."""
-        tensors = self._exported(trained)
-        if trained.auto_class == "AutoModel":  # a base model has no prefix
-            tensors = {name.partition(".")[2]: value for name, value in tensors.items()}
-        seen: set[int] = set()
-        for name, value in tensors.items():
-            whole = value.detach().contiguous()
-            tensors[name] = whole.clone() if whole.data_ptr() in seen else whole
-            seen.add(whole.data_ptr())
-        return tensors
-
-    def parameters(self, trained: Trained) -> int:
-        """Return the number of the trained model's parameters that are exported, as fairseq counts them."""
-        exported = {value.data_ptr() for value in self._exported(trained).values()}
-        return sum(value.numel() for value in trained.model.parameters() if value.data_ptr() in exported)
-
-    def _exported(self, trained: Trained) -> dict[str, Tensor]:
-        """Return the tensors that are exported by their exported names; several may share their memory."""
+        """Return the trained model's tensors by their exported names; several may share their memory."""
         stored = trained.model.state_dict()
         if trained.head is not None:
             head = f"classification_heads.{trained.head}."
             stored = {re.sub(f"^{re.escape(head)}", "head.", name): value for name, value in stored.items()}
             stored = {name: value for name, value in stored.items() if not name.startswith("encoder.lm_head.")}
-        return {**rename(stored, self.names), **self.extra(trained)}
+        tensors = {**rename(stored, self.names), **self.extra(trained)}
+        if trained.auto_class == "AutoModel":  # a base model has no prefix
+            tensors = {name.partition(".")[2]: value for name, value in tensors.items()}
+        return tensors
+
+
+def parameters_in(tensors: Mapping[str, Tensor], model: Any) -> int:
+    """Return the number of the model's parameters that are among the tensors, as fairseq counts them."""
+    exported = {value.data_ptr() for value in tensors.values()}
+    return sum(value.numel() for value in model.parameters() if value.data_ptr() in exported)
+
+
+def as_stored(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors as safetensors takes them: contiguous, no two in the same memory."""
+    seen: set[int] = set()
+    apart = {}
+    for name, value in tensors.items():
+        whole = value.detach().contiguous()
+        apart[name] = whole.clone() if whole.data_ptr() in seen else whole
+        seen.add(whole.data_ptr())
+    return apart
 
 
 # ---- TUPE and its comparison set, and discriminators of ELECTRA: models with code of their own ----------------------

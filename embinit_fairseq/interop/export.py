@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from embinit_fairseq.errors import OptionError, counted
-from embinit_fairseq.interop.architectures import TUPE
+from embinit_fairseq.interop.architectures import TUPE, as_stored, parameters_in
 from embinit_fairseq.interop.remote import code_files
 from embinit_fairseq.interop.tokenizers import TOKENIZER_FILES, choose_tokenizer
 from embinit_fairseq.interop.trained import TARGET, Trained, open_trained
@@ -112,7 +112,7 @@ def export(request: ExportRequest) -> dict[str, Any]:
     tokenizers = {name: choose_tokenizer(request, trained, name) for name in trained.sides}
     trained.model.to(getattr(torch, request.dtype))
     with whole_folder(request.output, request.force, FILES) as folder:
-        written = _write_model(trained, request.dtype, folder)
+        written, parameters = _write_model(trained, request.dtype, folder)
         of_tokenizer = {name: tokenizer.write(folder / name) for name, tokenizer in tokenizers.items()}
         measured = verify(trained, folder, request.dtype, {name: one.lines for name, one in tokenizers.items()})
         ids, why = measured.pop("ids"), {}
@@ -131,7 +131,7 @@ def export(request: ExportRequest) -> dict[str, Any]:
             "arch": trained.arch,
             "kind": trained.architecture.describe(trained),
             "sizes": trained.sizes,
-            "parameters": trained.architecture.parameters(trained),
+            "parameters": parameters,
             "num_updates": trained.num_updates,
             "auto_class": trained.auto_class,
             "head": None if trained.head is None else head,
@@ -157,12 +157,13 @@ def export(request: ExportRequest) -> dict[str, Any]:
 # ---- The model's files ----------------------------------------------------------------------------------------------
 
 
-def _write_model(trained: Trained, dtype: str, folder: Path) -> list[str]:
-    """Write configuration, weights, code, and settings of generation; return the names of the files."""
+def _write_model(trained: Trained, dtype: str, folder: Path) -> tuple[list[str], int]:
+    """Write configuration, weights, code, and settings of generation; return the files and the number of parameters."""
     from safetensors.torch import save
 
     write_json(folder / "config.json", configuration(trained, dtype))
-    (folder / "model.safetensors").write_bytes(save(trained.architecture.weights(trained), {"format": "pt"}))
+    weights = trained.architecture.weights(trained)
+    (folder / "model.safetensors").write_bytes(save(as_stored(weights), {"format": "pt"}))
     code = code_files(*trained.architecture.code)
     for name, text in code.items():
         write_text(folder / name, text)
@@ -170,7 +171,7 @@ def _write_model(trained: Trained, dtype: str, folder: Path) -> list[str]:
     if trained.target is not None:
         write_json(folder / "generation_config.json", _generation_config(trained))
         names.append("generation_config.json")
-    return [*names, *code]
+    return [*names, *code], parameters_in(weights, trained.model)
 
 
 def configuration(trained: Trained, dtype: str) -> dict[str, Any]:

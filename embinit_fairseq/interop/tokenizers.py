@@ -30,7 +30,7 @@ from embinit_fairseq.errors import DataError, OptionError, counted
 from embinit_fairseq.interop.remote import code_files
 from embinit_fairseq.interop.trained import TARGET, Side, Trained
 from embinit_fairseq.interop.verify_export import DifferentOutput
-from embinit_fairseq.io import read_json, read_lines
+from embinit_fairseq.io import read_json, read_lines, temporary_folder
 from embinit_fairseq.vectors.hf_vocab import EXPORTED_CLASS, EXPORTED_FILES
 from embinit_fairseq.vocab.cleaning import MASK
 from embinit_fairseq.vocab.dictionary import is_filler, is_number, vocabulary_of
@@ -72,7 +72,7 @@ class Tokenizer:
     """The tokenizer of a side and the text that it is compared on.
 
     Args:
-        files: name -> content, or a function that writes to a folder.
+        files: name -> content.
         why: its kind and the text that it takes, for people.
         side: the side.
         symbols_of: fairseq's pipeline, from text to symbols separated by spaces.
@@ -80,9 +80,10 @@ class Tokenizer:
         text: the user's lines, and their form (a key of `_FORMS`). All forms but `raw` are symbols already.
         recorded: the recorded pipeline, with which the user's lines are compared; None without a record.
         binarised: fairseq's ids of the user's lines in the data of --verify-bin; None without the option.
+        is_given: the user names it, so that it is exported or refused.
     """
 
-    files: Mapping[str, str | bytes] | Callable[[str], Any]
+    files: Mapping[str, str | bytes]
     why: str
     side: Side
     symbols_of: Callable[[str], str]
@@ -90,6 +91,7 @@ class Tokenizer:
     text: tuple[list[str], str]
     recorded: Callable[[str], str] | None = None
     binarised: list[list[int]] | None = None
+    is_given: bool = False
 
     @functools.cached_property
     def lines(self) -> list[str]:
@@ -106,10 +108,6 @@ class Tokenizer:
     def write(self, folder: Path) -> list[str]:
         """Write the files and return their names."""
         folder.mkdir(exist_ok=True)
-        if callable(self.files):
-            before = {path.name for path in folder.iterdir()}
-            self.files(str(folder))
-            return sorted({path.name for path in folder.iterdir()} - before)
         for name, content in self.files.items():
             (folder / name).write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
         return list(self.files)
@@ -137,7 +135,7 @@ class Tokenizer:
                 continue
             line, expected, ids = different[0]
             reason = f"{line[:80]!r} would get the ids {ids[:20]}, in {where} {expected[:20]}"
-            if pairs is made_up and not callable(self.files):
+            if pairs is made_up and not self.is_given:
                 return f"none, since {reason}"
             raise DifferentOutput(
                 f"{path}: {len(different):,} of {counted(len(pairs), 'line')} differ: {reason} ({self.why}); nothing "
@@ -427,8 +425,14 @@ def _copied(request: ExportRequest, side: Side) -> Tokenizer:
             "give the tokenizer that the dictionary was made of"
         )
     made_up, text = _made_up(side.symbols, opened.convert_tokens_to_string), _user_text(request, side, tuple(_FORMS))
-    why = f"copied from {path}"
-    return Tokenizer(opened.save_pretrained, why, side, lambda line: " ".join(opened.tokenize(line)), made_up, text)
+    with temporary_folder() as folder:
+        opened.save_pretrained(str(folder))
+        files = {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
+
+    def symbols_of(line: str) -> str:
+        return " ".join(opened.tokenize(line))
+
+    return Tokenizer(files, f"copied from {path}", side, symbols_of, made_up, text, is_given=True)
 
 
 # ---- text that is compared ------------------------------------------------------------------------------------------

@@ -133,21 +133,25 @@ def _read_back(
 
 
 def _compare(
-    trained: Trained, batches: Sequence[dict[str, Tensor]], theirs: dict[str, Tensor], dtype: str
+    trained: Trained, batches: Sequence[dict[str, Tensor]], theirs: Mapping[str, Tensor], dtype: str
 ) -> dict[str, dict[str, float]]:
-    """Return precision -> largest difference, largest value, largest difference allowed."""
-    differences: dict[str, dict[str, float]] = {}
-    for precision, name, kernels in (("stored", dtype, ("sdpa",)), ("double", "float64", ("sdpa", "eager"))):
-        if precision == "double":
-            trained.model.double()
-        pairs = [
-            (ours.double(), theirs[f"{precision}.{kernel}.{number}.{part}"].double())
-            for number, batch in enumerate(batches)
-            for part, ours in _run_fairseq(trained, batch).items()
-            for kernel in kernels
-        ]
-        differences[name] = check_difference(trained.path, name, pairs)
-    return differences
+    """Return precision -> differences, as the model is stored and in double precision, which it has afterwards."""
+    stored = check_difference(trained.path, dtype, _pairs(trained, batches, theirs, "stored.sdpa"))
+    trained.model.double()
+    double = check_difference(trained.path, "float64", _pairs(trained, batches, theirs, "double.sdpa", "double.eager"))
+    return {dtype: stored, "float64": double}
+
+
+def _pairs(
+    trained: Trained, batches: Sequence[dict[str, Tensor]], theirs: Mapping[str, Tensor], *kinds: str
+) -> list[tuple[Tensor, Tensor]]:
+    """Return pairs of an output of fairseq's model and the other process's, which has computed it in each kind."""
+    return [
+        (ours.double(), theirs[f"{kind}.{number}.{part}"].double())
+        for number, batch in enumerate(batches)
+        for part, ours in _run_fairseq(trained, batch).items()
+        for kind in kinds
+    ]
 
 
 def check_difference(path: str, precision: str, pairs: Sequence[tuple[Tensor, Tensor]]) -> dict[str, float]:

@@ -111,9 +111,7 @@ class TranslationConfig(FairseqDataclass):
     attention_dropout: float = option(0.0, "dropout of attention weights")
     activation_dropout: float = option(0.0, "dropout inside the feed-forward networks")
     activation_fn: ChoiceEnum(list(ACTIVATIONS)) = option("relu", "inside the feed-forward networks")
-    attention_kernel: ChoiceEnum([kernel for kernel in KERNELS if kernel != "flex"]) = option(
-        "auto", "how attention is computed; auto takes the fastest"
-    )
+    attention_kernel: ChoiceEnum(list(KERNELS)) = option("auto", "how attention is computed; auto takes the fastest")
     max_source_positions: int = II("task.max_source_positions")
     max_target_positions: int = II("task.max_target_positions")
 

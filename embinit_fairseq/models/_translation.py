@@ -48,7 +48,6 @@ class Side:
     def attention_context(
         self,
         x: Tensor,
-        training: bool,
         bias: Tensor | None,
         padding_mask: Tensor | None,
         step: bool = False,
@@ -62,8 +61,7 @@ class Side:
         if step and kernel == "auto" and x.device.type == "cpu":
             kernel = "eager"
         else:
-            dropout, needs_grad = self.layer.attention_dropout if training else 0.0, torch.is_grad_enabled()
-            kernel, _ = choose_kernel(kernel, x.device.type, x.dtype, self.layer.head_dim, dropout, needs_grad)
+            kernel, _ = choose_kernel(kernel, x.device.type, torch.is_grad_enabled())
         if padding_mask is not None and self.num_streams > 1:
             padding_mask = padding_mask.repeat(self.num_streams, 1)
         return prepare(kernel, bias, padding_mask, rotation)
@@ -183,7 +181,7 @@ class TranslationEncoder(Layers, FairseqEncoder):
         """Return the output of the last layer, after the other hidden states if wanted."""
         x = self.embed(tokens, padding_mask)
         bias, rotation = self.bias(tokens.shape[1]), self.rotation(tokens.shape[1])
-        context = self.side.attention_context(x, self.training, bias, padding_mask, rotation=rotation)
+        context = self.side.attention_context(x, bias, padding_mask, rotation=rotation)
         hiddens = []
         for layer in self.layers:
             if all_hiddens:
@@ -277,11 +275,11 @@ class TranslationDecoder(Layers, FairseqIncrementalDecoder):
         x, is_step = self.embed(tokens, seen), cache is not None
         bias = self.bias(x, tokens.shape[1], cache)
         rotation = self.rotation(tokens.shape[1], seen)
-        self_context = self.side.attention_context(x, self.training, bias, None, is_step, rotation)
+        self_context = self.side.attention_context(x, bias, None, is_step, rotation)
         src_padding = next(iter(encoder_out["encoder_padding_mask"]), None)
         if cache is not None and src_padding is not None:
             src_padding = src_padding[:: cache.beam]
-        cross_context = self.side.attention_context(x, self.training, None, src_padding, is_step)
+        cross_context = self.side.attention_context(x, None, src_padding, is_step)
         streams = None if cache is not None else self.streams(encoder_out)
         weights, states = None, [x]
         for number, layer in enumerate(cast(Any, self.layers)):

@@ -20,7 +20,6 @@ in modules/position_encoding.py (positions, `[CLS]`), modules/encoder_layer.py a
 from dataclasses import dataclass
 from typing import Any, Optional
 
-import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import FairseqEncoder, FairseqEncoderModel, register_model
 from torch import Tensor, nn
@@ -36,7 +35,7 @@ from embinit_fairseq.models._options import (
     size_options,
 )
 from embinit_fairseq.models._state_dicts import WithHeads, check_weights, fit_pre_training_parts
-from embinit_fairseq.modules.attention_kernels import KERNELS, choose_kernel
+from embinit_fairseq.modules.attention_kernels import KERNELS
 from embinit_fairseq.modules.encoder_layer import ACTIVATIONS
 from embinit_fairseq.modules.heads import POOLER_ACTIVATIONS, ClassificationHead, MaskedLMHead
 from embinit_fairseq.modules.initialisation import init_bert_params
@@ -78,8 +77,10 @@ class TupeConfig(FairseqDataclass):
     pooler_activation_fn: ChoiceEnum(list(POOLER_ACTIVATIONS)) = option("tanh", "of classification heads")
     pooler_dropout: float = option(0.1, "dropout in classification heads")
     max_positions: int = option(512, "longest input in tokens, <s> and </s> included")
-    attention_kernel: ChoiceEnum(list(KERNELS)) = option(
-        "auto", "how attention is computed; auto takes the fastest and says so in the log"
+    attention_kernel: ChoiceEnum([*KERNELS, "flex"]) = option(
+        "auto",
+        "how attention is computed; auto takes the fastest and says so in the log, and so does flex, which earlier "
+        "checkpoints may have",
     )
     checkpoint_activations: bool = option(False, "save memory by computing each layer again in the backward pass")
 
@@ -162,7 +163,7 @@ class TupeModel(WithHeads, FairseqEncoderModel):
         return {"self"}
 
     def check_training(self, checkpoint: Any, request: Any) -> None:
-        """Raise OptionError, before a training, for options that have no effect and kernels that cannot train."""
+        """Raise OptionError, before a training, for options that have no effect."""
         cfg = self.cfg
         kind = POSITION_ENCODINGS[str(cfg.position_encoding)]
         has_buckets = kind.has_buckets(cfg.rel_pos)
@@ -177,9 +178,6 @@ class TupeModel(WithHeads, FairseqEncoderModel):
             "max_rel_pos": of_buckets,
         }
         check_effects(cfg, TupeConfig(), needs)
-        kernel, device = str(cfg.attention_kernel), "cuda" if torch.cuda.is_available() else "cpu"
-        for layer in (module.cfg.layer for module in self.modules() if isinstance(module, SentenceEncoder)):
-            choose_kernel(kernel, device, torch.float32, layer.head_dim, layer.attention_dropout, needs_grad=True)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Fit a checkpoint's heads to this model; raise OptionError for weights of a model with other options."""

@@ -44,14 +44,17 @@ from embinit_fairseq.modules.encoder_layer import EncoderLayer, SelfAttention
 from embinit_fairseq.modules.fixed_positions import Rotation
 from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS, PositionEncoding, PositionSizes
 
+_ENCODINGS = {name: kind for name, kind in POSITION_ENCODINGS.items() if kind.translates}
+
 
 @dataclass
 class TupeTransformerConfig(TranslationConfig):
     """Options of fairseq's `transformer` under the same names, and options of the positions."""
 
-    positions: ChoiceEnum(["untied", "rope", "alibi"]) = option(
+    positions: ChoiceEnum(list(_ENCODINGS)) = option(
         "untied",
-        "positions of self-attention; untied: TUPE; rope: rotary; alibi: a penalty that grows with the distance",
+        "positions of self-attention; "
+        + "; ".join(f"{name}: {kind.name} ({kind.help})" for name, kind in _ENCODINGS.items()),
     )
     rel_pos: bool = option(False, "relative positions in addition to the untied ones (TUPE-R); the decoder's look back")
     rel_pos_bins: int = option(32, "buckets of relative positions")
@@ -179,7 +182,7 @@ def _positions(cfg: TupeTransformerConfig, side: Side) -> PositionEncoding:
         max_distance=cfg.max_rel_pos,
         bidirectional=side.name == "encoder",
     )
-    return POSITION_ENCODINGS[str(cfg.positions)].build(sizes)
+    return _ENCODINGS[str(cfg.positions)].build(sizes)
 
 
 #: as in fairseq's preset of the same name

@@ -322,6 +322,7 @@ class EncodingKind:
         relative: whether it has buckets of relative positions: "never", "always", or with --rel-pos ("optional").
         resets: whether `[CLS]` may be treated apart from other positions.
         rotates: whether --rotary may be given.
+        translates: whether `tupe_transformer` has it; it then acts inside attention alone.
     """
 
     name: str
@@ -331,6 +332,7 @@ class EncodingKind:
     relative: str = "never"
     resets: bool = False
     rotates: bool = False
+    translates: bool = False
 
     def has_buckets(self, rel_pos: bool) -> bool:
         """Return True if the model has buckets of relative positions."""
@@ -340,7 +342,10 @@ class EncodingKind:
 #: value of --position-encoding, and of a checkpoint's option -> the encoding
 POSITION_ENCODINGS = {
     "untied": EncodingKind(
-        "TUPE", "tupe", "TUPE-A, with --rel-pos TUPE-R", UntiedPositions, "optional", resets=True, rotates=True
+        *("TUPE", "tupe", "TUPE-A, with --rel-pos TUPE-R", UntiedPositions, "optional"),
+        resets=True,
+        rotates=True,
+        translates=True,
     ),
     "added": EncodingKind("BERT-A", "bert_a", "positions added to the embeddings", AddedPositions),
     "added_relative": EncodingKind(
@@ -350,8 +355,12 @@ POSITION_ENCODINGS = {
         "relative only", "bert_rel", "T5's relative positions only", RelativePositions, relative="always"
     ),
     "four_terms": EncodingKind("BERT-A^d", "bert_ad", "all four correlations", FourTermPositions),
-    "rope": EncodingKind("RoPE", "bert_rope", "queries and keys rotated by their positions", RotaryPositions),
-    "alibi": EncodingKind("ALiBi", "bert_alibi", "a penalty that grows with the distance", AlibiPositions),
+    "rope": EncodingKind(
+        "RoPE", "bert_rope", "queries and keys rotated by their positions", RotaryPositions, translates=True
+    ),
+    "alibi": EncodingKind(
+        "ALiBi", "bert_alibi", "a penalty that grows with the distance", AlibiPositions, translates=True
+    ),
     "none": EncodingKind("NoPE", "bert_nope", "no positions", lambda sizes: PositionEncoding()),
 }
 #: for messages: the architectures that are encoders with one of these

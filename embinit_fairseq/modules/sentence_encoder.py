@@ -86,10 +86,8 @@ class SentenceEncoder(nn.Module):
         if packing is None and padding_mask is not None:
             x = x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
         tgt_len = src_tokens.shape[1]
-        kernel = self._kernel(x)
-        if kernel == "flex" and padding_mask is None:  # without a mask it would be another function, compiled again
-            padding_mask = torch.zeros_like(src_tokens, dtype=torch.bool)
-        context = prepare(kernel, self.positions.bias(tgt_len), padding_mask, self.positions.rotation(tgt_len))
+        bias, rotation = self.positions.bias(tgt_len), self.positions.rotation(tgt_len)
+        context = prepare(self._kernel(x.device.type), bias, padding_mask, rotation)
         projections = self.positions.projections(tgt_len)
         hiddens = [x] if return_all_hiddens else []
         for layer in cast(Iterable[EncoderLayer], self.layers):
@@ -108,12 +106,9 @@ class SentenceEncoder(nn.Module):
         hiddens = [packing.spread(hidden) for hidden in hiddens]
         return (hiddens[-1] if hiddens else packing.spread(x)), hiddens
 
-    def _kernel(self, x: Tensor) -> str:
-        layer, device = self.cfg.layer, x.device.type
-        dropout, mode = (layer.attention_dropout, "training") if self.training else (0.0, "evaluation")
-        kernel, reason = choose_kernel(
-            self.cfg.attention_kernel, device, x.dtype, layer.head_dim, dropout, torch.is_grad_enabled()
-        )
+    def _kernel(self, device: str) -> str:
+        kernel, reason = choose_kernel(self.cfg.attention_kernel, device, torch.is_grad_enabled())
+        mode = "training" if self.training else "evaluation"
         _log_once(f"attention in {mode} on {device}: {kernel} ({reason})")
         return kernel
 

@@ -163,20 +163,23 @@ def open_old_model(request: Request, keep_optimizer: bool) -> OldModel:
     texts = Texts(other_text, other_text).replaced(sides, text)
     model, task = builder.load(texts, weights)
     symbols = symbols_of_side(task, sides)
-    if symbols[: len(vocabulary)] != list(vocabulary.symbols):
-        row = next(row for row, pair in enumerate(zip(symbols, vocabulary.symbols)) if len({*pair}) > 1)
-        raise DataError(
-            f"--dict {dictionary}: found {symbols[row]!r} in row {row} as fairseq reads it, expected "
-            f"{vocabulary.symbols[row]!r}; remove unusual white space (a task with specials of its own is not served)"
-        )
+    check_order(f"--dict {dictionary}", symbols, vocabulary)
     check_dictionary(state, checkpoint, f"--dict {dictionary}", dict.fromkeys(sides, symbols))
     longer = builder.build(texts.replaced(sides, f"{text.rstrip()}\n{_ONE_MORE}"))
     tables = find_symbol_tensors(checkpoint, model, longer, weights, len(symbols))
-    for name, state_dict in {"": weights, **averages_in(state)}.items():
-        for table in tables:
-            check_tied_copies(checkpoint, table.keys_in(state_dict), state_dict, name)
+    check_tied_copies(checkpoint, tables, {"": weights, **averages_in(state)})
     softmax = has_softmax(model, tables, sides)
     return OldModel(state, builder, dictionary, vocabulary, sides, texts, other_file, symbols, model, tables, softmax)
+
+
+def check_order(where: str, symbols: Sequence[str], vocabulary: Vocabulary) -> None:
+    """Raise DataError unless fairseq's rows of a dictionary begin with its file's. where: option and path."""
+    for row, (symbol, written) in enumerate(zip(symbols, vocabulary.symbols)):
+        if symbol != written:
+            raise DataError(
+                f"{where}: found {symbol!r} in row {row} as fairseq reads it, expected {written!r}; remove unusual "
+                "white space (a task with specials of its own is not served)"
+            )
 
 
 def symbols_of_side(task: Any, sides: tuple[str, ...]) -> list[str]:

@@ -109,19 +109,28 @@ def output_names(model: nn.Module, tables: Sequence[SymbolTensor]) -> set[str]:
     return outputs if any(shapes[name] == 2 for name in outputs) else {table.name for table in tables}
 
 
-def check_tied_copies(path: str, keys: Sequence[str], weights: Mapping[str, Tensor], average: str = "") -> None:
-    """Raise CheckpointError unless the tensors of one table are equal and finite. average: its name, for messages."""
-    of = f"{average} " if average else ""
-    for key in keys:
-        # in parts, since the answer takes as much memory as the tensor; <pad>, too, is averaged and read
-        if not all(torch.isfinite(part).all() for part in weights[key].split(4096)):
-            raise CheckpointError(
-                f"{path}: {of}{key} holds NaN or infinity; name an earlier checkpoint of the training"
-            )
-        if not torch.equal(weights[key], weights[keys[0]]):
-            raise CheckpointError(
-                f"{path}: {of}{keys[0]} and {key} are one tensor in the model, but differ in the file; it is damaged"
-            )
+def check_tied_copies(
+    path: str, tables: Sequence[SymbolTensor], state_dicts: Mapping[str, Mapping[str, Tensor]]
+) -> None:
+    """Raise CheckpointError unless the copies of each tensor are equal and finite.
+
+    Args:
+        path: the checkpoint, for messages.
+        tables: the tensors.
+        state_dicts: name of an average, "" for the model -> its state dict.
+    """
+    for average, weights in state_dicts.items():
+        of = f"{path}: {average} " if average else f"{path}: "
+        for keys in (table.keys_in(weights) for table in tables):
+            for key in keys:
+                # in parts, since the answer takes as much memory as the tensor; <pad>, too, is averaged and read
+                if not all(torch.isfinite(part).all() for part in weights[key].split(4096)):
+                    raise CheckpointError(
+                        f"{of}{key} holds NaN or infinity; name an earlier checkpoint of the training"
+                    )
+                if not torch.equal(weights[key], weights[keys[0]]):
+                    said = f"{keys[0]} and {key} are one tensor in the model, but differ in the file"
+                    raise CheckpointError(f"{of}{said}; it is damaged")
 
 
 def has_softmax(model: nn.Module, tables: Sequence[SymbolTensor], sides: Sequence[str]) -> bool:

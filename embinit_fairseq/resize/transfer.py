@@ -22,7 +22,7 @@ from embinit_fairseq.init.requirements import auxiliary_vectors
 from embinit_fairseq.init.symbols import Symbols, shared_rows, subword_means, symbols_of
 from embinit_fairseq.init.weights import COMPOSED, COPIED, KINDS, Weights
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
-from embinit_fairseq.resize.old_model import MethodRequest, OldModel, files_of, open_old_model
+from embinit_fairseq.resize.old_model import MethodRequest, OldModel, check_order, files_of, open_old_model
 from embinit_fairseq.resize.prepared import PREPARATION_FILES, carry_preparation
 from embinit_fairseq.resize.symbol_tensors import output_names
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
@@ -122,8 +122,7 @@ def _check_dictionaries(
     request: TransferRequest, vocabulary: Vocabulary, old: Symbols, new: Symbols, shared: np.ndarray
 ) -> None:
     where = f"--new-dict {request.new_dict}"
-    if list(new.names[: len(vocabulary)]) != list(vocabulary.symbols):
-        raise DataError(f"{where}: fairseq reads other symbols from it; remove unusual white space")
+    check_order(where, new.names, vocabulary)
     if list(new.names) == list(old.names):
         raise OptionError(
             f"{where}: the same symbols in the same order as {request.dictionary}, which the model has already; give "

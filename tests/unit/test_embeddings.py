@@ -119,6 +119,16 @@ def test_pieces_of_bytes_are_the_text_they_spell(tmp_path: Path) -> None:
     assert report["missing"] == ["naïve", "Ã¼"]
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_vectors_too_large_for_a_strategy(tmp_path: Path) -> None:
+    """Their sigma is beyond single precision."""
+    ei.Vectors(["a", "b", "c"], np.float32([[3e38, -3e38], [1e38, 2e38], [-3e38, 1e38]])).save(tmp_path / "v.txt")
+    given = ["a", "b", "c", "d", "e"], tmp_path / "v.txt"
+    with pytest.raises(OptionError, match=r"beyond float32; .*take another"):
+        ei.embedding_matrix(*given, "xavier_pretrained")
+    assert abs(ei.embedding_matrix(*given, "pretrained_xavier").matrix).max() < 10
+
+
 def test_neighbours_are_those_with_the_largest_cosine(vectors: Path, shown, refused, capsys) -> None:
     loaded = ei.load_vectors(vectors)
     cosines = nn.functional.cosine_similarity(torch.tensor(loaded.matrix), torch.tensor(loaded["haus"]))

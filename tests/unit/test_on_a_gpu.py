@@ -16,7 +16,6 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 B, H, T, HEAD_DIM, SCALE = 3, 2, 40, 16, 0.3
 #: kernel -> types in which it has gradients on a GPU
 TYPES = {"eager": (torch.float64, torch.bfloat16), "sdpa": (torch.float64, torch.float16, torch.bfloat16)}
-TYPES["flex"] = (torch.float32, torch.bfloat16)
 
 
 def attention(kernel, dtype, device, padded):

@@ -14,7 +14,6 @@ from embinit_fairseq.modules.heads import ClassificationHead, MaskedLMHead
 from embinit_fairseq.modules.position_encoding import POSITION_ENCODINGS, PositionEncoding, PositionSizes
 from embinit_fairseq.modules.sentence_encoder import EncoderConfig, SentenceEncoder
 
-pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 C, HEADS, FFN, SYMBOLS = 8, 2, 5, 11
 BOS, PAD, MASK = 0, 1, 10
 SENTENCES = [[BOS, 4, 5, 6, 7, 2], [BOS, 8, 2], [BOS]]
@@ -95,21 +94,12 @@ def test_features_hidden_states_and_gradients_equal_the_equations_whatever_the_p
         close(unpadded(hidden), plain(module, name, state=state, pre_ln=pre_ln))
 
 
-@pytest.mark.parametrize(
-    ("kernel", "name"),
-    [
-        *(("sdpa", name) for name in ("narrow", "bert_a", "bert_r", "bert_ad", "tupe_r", "tupe_a_rope")),
-        *(("flex", name) for name in ("bert_ad", "tupe_r", "tupe_a_rope")),
-    ],
-)
-def test_kernels_agree(monkeypatch, kernel, name):
+@pytest.mark.parametrize("name", ["narrow", "bert_a", "bert_r", "bert_ad", "tupe_r", "tupe_a_rope"])
+def test_the_fused_kernel_agrees(monkeypatch, name):
     """Where positions act in each place, with and without a bias."""
-    if kernel == "flex":
-        pytest.importorskip("torch.nn.attention.flex_attention")
     pack(name != "bert_ad", monkeypatch)
-    module = encoder(name, attention_kernel=kernel, embedding_normalize=True, activation="relu")
-    if kernel == "sdpa":
-        assert_same_values_and_gradients(module, found(module), plain(module, name, act=torch.relu))
+    module = encoder(name, attention_kernel="sdpa", embedding_normalize=True, activation="relu")
+    assert_same_values_and_gradients(module, found(module), plain(module, name, act=torch.relu))
     with torch.no_grad():
         close(found(module), plain(module, name, act=torch.relu))
 

@@ -11,7 +11,6 @@ from tupe_reference import assert_are_best, below, class_logits, lm_logits, rand
 
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.models._hub import TupeHub
-from embinit_fairseq.modules import attention_kernels
 
 TUPE, ELECTRA = ARCHITECTURES["tupe"], ARCHITECTURES["electra"]
 TOKENS = torch.tensor([[0, 5, 6, 2], [0, 7, 2, 1]])
@@ -85,16 +84,8 @@ def test_options_of_positions_that_have_no_effect_or_cannot_be(options, message)
         TUPE.build(**options).check_training(None, None)
 
 
-def test_what_a_training_could_not_do_is_refused_before_it(monkeypatch):
-    """A kernel without dropout or with small heads; blocks longer than the model, which fairseq would drop."""
-    monkeypatch.setattr(attention_kernels, "TORCH", (2, 8))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    wide = {"attention_kernel": "flex", "encoder_embed_dim": 32}
-    with pytest.raises(OptionError, match="flex has no dropout of attention weights: add --attention-dropout 0"):
-        TUPE.build(**wide).check_training(None, None)
-    with pytest.raises(OptionError, match="dimension 16 or more, these have 2"):  # the generator's
-        ELECTRA.build(**wide, attention_dropout=0.0).check_training(None, None)
-    TUPE.build(**wide, attention_dropout=0.0).check_training(None, None)
+def test_what_a_training_could_not_do_is_refused_before_it():
+    """Blocks longer than the model, which fairseq would drop."""
     for architecture in (TUPE, ELECTRA):
         architecture.build(task_of(masking=True, tokens_per_sample=10))
         with pytest.raises(OptionError, match=r"--tokens-per-sample 11 is more than --max-positions 10.*dropped"):
