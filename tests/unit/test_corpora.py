@@ -439,17 +439,20 @@ def test_classes_that_are_numbers_are_in_their_order_and_quotation_marks_are_tex
     assert (tmp_path / "out/bin/label/dict.txt").read_text() == "-1 1\n0 1\n2 1\n10 1\n"
 
 
-def test_subwords_are_learned_of_the_training_text_evenly_spaced(tmp_path, printed, monkeypatch):
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_subwords_are_learned_of_the_training_text_evenly_spaced(tmp_path, printed, monkeypatch, kind):
     """Every second line, if a text has twice as many lines as are read; and no line of another split."""
     sentencepiece = pytest.importorskip("sentencepiece")
     monkeypatch.setattr("embinit_fairseq.corpora.preparation.MOST_LINES", 8)
     files = [write(tmp_path / "train.txt", ["ab ba", "xy"] * 8)]
     files += [write(tmp_path / f"{name}.txt", ["cd dc"] * 8) for name in ("valid", "test")]
-    size = ("--sentencepiece-size", "9", "--jobs", "1")
+    size = ("--sentencepiece-size", "9", "--sentencepiece-type", kind, "--jobs", "1")
     printed("prepare", *files, "--steps", "sentencepiece", *size, "--output", tmp_path / "out")
     model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "out/sentencepiece.model"))
     pieces = [model.id_to_piece(number) for number in range(len(model)) if not model.is_unknown(number)]
     assert {letter for piece in pieces for letter in piece if piece[0] != "<"} == {"a", "b", "▁"}
+    ranks = [model.get_score(number).is_integer() for number in range(len(model))]
+    assert all(ranks) == (kind == "bpe"), "merges have ranks, pieces of unigram probabilities"
 
 
 def test_chunks_are_in_the_order_of_the_lines(monkeypatch):
