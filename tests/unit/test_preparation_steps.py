@@ -343,7 +343,7 @@ def test_parts_of_a_training_have_one_preparation(folder, tmp_path, change):
     record.record_preparation(other, steps, {"codes": other / "codes"})
     for part in (folder, other):
         assert record.records_of_data([part])
-    with pytest.raises(DataError, match="give data of one preparation"):
+    with pytest.raises(DataError, match="of one preparation"):
         record.records_of_data([folder, other])
 
 
