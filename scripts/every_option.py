@@ -26,7 +26,7 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 SIZES = "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 8 --decoder-embed-dim 8"
@@ -42,7 +42,7 @@ COMMANDS = {
     "train": TRAIN,
     "generate": "{root}/bin --path {root}/model/checkpoint_last.pt --gen-subset valid --cpu",
     "interactive": "{root}/bin --path {root}/model/checkpoint_last.pt --cpu",
-    "validate": "{root}/bin --task translation --path {root}/model/checkpoint_last.pt --cpu",
+    "validate": "{root}/bin --task translation --path {root}/model/checkpoint_last.pt --cpu --max-tokens 200",
     "eval_lm": f"{{root}}/lm --path {{root}}/lm_model/checkpoint_last.pt --gen-subset valid --cpu {LM}",
     "score": "--sys {root}/valid.en --ref {root}/valid.en",
 }
@@ -66,11 +66,11 @@ CHOICES_OF = {
     "validate": "--criterion --task",
     "eval_lm": "--bpe --tokenizer",
 }
-LEVENSHTEIN = "--task translation_lev --arch levenshtein_transformer --criterion nat_loss --noise full_mask"
+LEVENSHTEIN = "--task translation_lev --arch levenshtein_transformer --criterion nat_loss --noise random_delete"
 #: choice -> the other options that it needs
 NEEDS = {
     "cosine": "--max-update 2 --lr-period-updates 4",
-    "manual": "--update2lr {1:0.1}",
+    "manual": '--update2lr {"1":0.1}',
     "step": "--lr-deacy-period 2",
     "tri_stage": "--warmup-steps 1 --hold-steps 1 --decay-steps 1",
     "triangular": "--max-lr 0.1 --lr-period-updates 4",
@@ -87,7 +87,7 @@ NEEDS = {
     "transformer_lm": LM,
     "language_modeling": f"{LM} --arch transformer_lm",
     "masked_lm": "--arch masked_lm --criterion masked_lm",
-    "denoising": "--arch transformer",
+    "denoising": "--arch transformer --replace-length 1",
     **dict.fromkeys(("nat_loss", "levenshtein_transformer", "translation_lev"), LEVENSHTEIN),
 }
 #: choices for a text in one language
@@ -113,6 +113,8 @@ WORDS = {
     "device_id": "0",
     "distributed_init_method": "tcp://localhost:0",
     "dataset_impl": "mmap",
+    "epoch2lr": '{"1":0.1}',
+    "update2lr": '{"1":0.1}',
     "eval_bleu_args": '{"beam": 1}',
     "eval_bleu_detok_args": "{}",
     "eval_tokenized_bleu": "",
@@ -355,6 +357,15 @@ def warm_up() -> None:
     convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), words))
 
 
+def without_others(words: list[str], known: Collection[str]) -> list[str]:
+    """Return the arguments without the options, and their values, of other models."""
+    others = {
+        place for place, word in enumerate(words) if word.startswith("--encoder-") or word.startswith("--decoder-")
+    }
+    others = {place for place in others if words[place] not in known}
+    return [word for place, word in enumerate(words) if not {place, place - 1} & others]
+
+
 def calls_of(command: str) -> Iterator[tuple[list[str], list[str], argparse.Action | None]]:
     """Yield the calls of a command: its arguments, the choice among them, and the option to add (None: no option)."""
     words = COMMANDS[command].split()
@@ -367,8 +378,10 @@ def calls_of(command: str) -> Iterator[tuple[list[str], list[str], argparse.Acti
             own = [word.replace("{root}/bin", "{root}/lm") if choice in OF_ONE_LANGUAGE else word for word in words]
             needs = NEEDS.get(choice, "")
             own += [option, choice, *(needs if command == "train" else re.sub(r"--arch \S+", "", needs)).split()]
+            known = options_of(command, own)
+            own = without_others(own, known)  # sizes of a transformer
             yield own, [option, choice], None
-            for name, action in options_of(command, own).items():
+            for name, action in known.items():
                 if name not in base:
                     yield own, [option, choice], action
 

@@ -1,4 +1,4 @@
-"""Draw the figures of the README and of docs/results from the records of the experiments.
+"""Draw the figures of docs/results from the records of the experiments.
 
     python scripts/findings.py docs/results/records --output docs/results
 
@@ -30,26 +30,19 @@ INITIALISATIONS = {
     "pretrained": "pretrained (raw)",
     "shuffled": "shuffled (raw)",
 }
-BLUE, ORANGE, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "0.45"
+#: a colour means the same on all figures: dots of single runs; what is compared with
+DOTS, BASELINE = "#000000", "0.45"
 #: use of position encodings -> colour
-POSITIONS = {"added": BLUE, "absent": ORANGE, "untied": GREEN}
-
-
-def initialisations(records: Path) -> Figure:
-    """Draw test BLEU on Multi30k, one dot per seed, for six initialisations; Xavier's mean is a line."""
-    figure, (axes,) = panels(1, width=6.4)
-    runs = read(records / "table1-full.csv")
-    scores = {
-        name: [float(run["bleu"]) for run in runs if run["init"] == init] for init, name in INITIALISATIONS.items()
-    }
-    draw_dots(axes, scores, scores["xavier"])
-    axes.set(xlabel="test BLEU (higher is better)")
-    return figure
+POSITIONS = {"added": "#0072b2", "absent": "#d55e00", "untied": "#009e73"}
+#: method of new words -> colour
+METHODS = {"subword": "#cc79a7", "zeros": "#e69f00", "avg": "#56b4e9", "none": BASELINE}
+#: inches
+PAGE_WIDTH = 8.4
 
 
 def initialisations_by_rate(records: Path) -> Figure:
     """Draw the lowest validation loss of the initialisations, at the paper's learning rate and at 2.5 times it."""
-    figure, axes = panels(2, width=4.6)
+    figure, axes = panels(2)
     titles = {
         "table1-full": "learning rate 2e-4 (three seeds)",
         "table1-full-rates": "learning rate 5e-4 (one seed)",
@@ -66,47 +59,42 @@ def initialisations_by_rate(records: Path) -> Figure:
 
 
 def scale(records: Path) -> Figure:
-    """Draw the lowest validation loss against the absorption ratio, by treatment of the positions.
-
-    Runs without added positions have the ratio of the runs that add them.
-    """
+    """Draw the lowest validation loss against sigma of the embeddings, by treatment of the positions."""
     runs = [run for run in read(records / "scale-small.csv") if run["seed"] == "1"]
-    ratios = {(run["init"], run["sigma"]): run["absorption_encoder"] for run in runs if run["absorption_encoder"]}
     inits = sorted({run["init"] for run in runs})
     figure, axes = panels(len(inits))
     for panel, init in zip(axes, inits):
         for positions, colour in POSITIONS.items():
             losses = defaultdict(list)
             for run in runs:
-                if (run["init"], run["positions"]) == (init, positions) and (init, run["sigma"]) in ratios:
-                    losses[float(ratios[init, run["sigma"]])].append(best_epoch(run)["valid_loss"])
+                if (run["init"], run["positions"]) == (init, positions):
+                    losses[float(run["sigma"].removesuffix("x"))].append(best_epoch(run)["valid_loss"])
             draw_means(panel, losses, colour, positions)
-        panel.set(title=init, xlabel="absorption ratio (encoder)", xscale="log", ylim=(2.55, 3.6))
+        panel.set_xscale("log", base=2)
+        panel.set_xticks([0.125, 0.5, 1, 2, 8], ["1/8", "1/2", "1", "2", "8"], minor=False)
+        panel.set(title=init, xlabel="sigma of the embeddings / Xavier's", ylim=(2.55, 3.6))
     axes[0].set(ylabel="validation loss (bits per token)")
     axes[-1].legend(title="positions", frameon=False)
     return figure
 
 
 def learning_rate(records: Path) -> Figure:
-    """Draw what eight times Xavier's scale costs, against the learning rate, by treatment of the positions."""
-    figure, (axes,) = panels(1)
+    """Draw the lowest loss at Xavier's scale and at eight times it, against the learning rate, by positions."""
+    figure, axes = panels(len(POSITIONS))
     runs = [{"rate": "5e-4", **run} for run in read(records / "scale-small.csv")] + read(records / "scale-rates.csv")
-    losses = {
-        (run["positions"], float(run["rate"]), run["seed"], run["sigma"]): best_epoch(run)["valid_loss"]
-        for run in runs
-        if run["init"] == "xavier"
-    }
-    for positions, colour in POSITIONS.items():
-        cost = defaultdict(list)
-        for (of, rate, seed, sigma), loss in losses.items():
-            if of == positions and sigma == "8x" and (of, rate, seed, "1x") in losses:
-                cost[rate].append(loss - losses[of, rate, seed, "1x"])
-        draw_means(axes, cost, colour, positions)
-    axes.set_xscale("log")
-    axes.set_xticks([5e-4, 1e-3, 2e-3, 4e-3], ["5e-4", "1e-3", "2e-3", "4e-3"], minor=False)
-    axes.minorticks_off()
-    axes.set(xlabel="learning rate", ylabel="cost of 8 times Xavier's scale (bits)", ylim=(0, None))
-    axes.legend(title="positions", frameon=False)
+    for panel, (positions, colour) in zip(axes, POSITIONS.items()):
+        for sigma, style in (("8x", "o-"), ("1x", "o--")):
+            losses = defaultdict(list)
+            for run in runs:
+                if (run["init"], run["positions"], run["sigma"]) == ("xavier", positions, sigma):
+                    losses[float(run["rate"])].append(best_epoch(run)["valid_loss"])
+            draw_means(panel, losses, colour, {"8x": "8 times Xavier's scale", "1x": "Xavier's scale"}[sigma], style)
+        panel.set_xscale("log")
+        panel.set_xticks([5e-4, 1e-3, 2e-3, 4e-3], ["5e-4", "1e-3", "2e-3", "4e-3"], minor=False)
+        panel.minorticks_off()
+        panel.set(title=f"positions {positions}", xlabel="learning rate", xlim=(4e-4, 5e-3), ylim=(2.35, 3.6))
+        panel.legend(frameon=False)
+    axes[0].set(ylabel="validation loss (bits per token)")
     return figure
 
 
@@ -131,16 +119,17 @@ def masked_language_models(records: Path) -> Figure:
 def duo(records: Path) -> Figure:
     """Draw validation loss per epoch and per processor second: Duo, a transformer, one stream with both sets."""
     names = {
-        "transformer": ("transformer, one set of embeddings", GREY),
-        "transformer_concat": ("transformer, both sets in one stream", GREEN),
-        "duo_stream_decoder": ("Duo", ORANGE),
+        "transformer": ("transformer, one set of vectors", BASELINE),
+        "transformer_concat": ("transformer, both sets in one stream", "#009e73"),
+        "duo_stream_decoder": ("Duo, one set of vectors", "#e69f00"),
+        "duo_two_sets": ("Duo, both sets", "#d55e00"),
     }
     figure, axes = panels(2)
     runs = {run["run"]: run["epochs"] for run in read(records / "duo-small-rates.csv")}
     for panel, column, label in zip(axes, ("epoch", "cpu_s"), ("epoch", "CPU seconds")):
         for model, (name, colour) in names.items():
             for seed, style in ((1, "o-"), (2, "o--")):
-                epochs = runs[f"{model}.0.1.2e-3.seed{seed}"]
+                epochs = runs.get(f"{model}.0.1.2e-3.seed{seed}", [])
                 points = [epoch[column] for epoch in epochs], [epoch["valid_loss"] for epoch in epochs]
                 panel.plot(*points, style, color=colour, markersize=3, label=name if seed == 1 else None)
         panel.set(xlabel=label, ylabel="validation loss (bits per token)", ylim=(2.3, 4.2))
@@ -150,11 +139,10 @@ def duo(records: Path) -> Figure:
 
 def new_words(records: Path) -> Figure:
     """Draw perplexity after adding words, and the probability of all new words before and after a shift of logits."""
-    names = {"subword": GREEN, "zeros": BLUE, "avg": ORANGE, "none": GREY}
     with open(records / "books.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     figure, (left, right) = panels(2)
-    for method, colour in names.items():
+    for method, colour in METHODS.items():
         perplexities = defaultdict(list)
         for row in rows:
             if (row["experiment"], row["method"]) == ("three_models", method):
@@ -167,26 +155,28 @@ def new_words(records: Path) -> Figure:
     left.minorticks_off()
     left.legend(frameon=False)
     levels = (
-        ("three_models", "lm1/{}.seed1", "as trained (log Z = 8.7)", BLUE),
-        ("shifted", "{}.seed1", "all logits lowered by 20", ORANGE),
+        ("three_models", "lm1/{}.seed1", "as trained (log Z = 8.7)", ""),
+        ("shifted", "{}.seed1", "all logits lowered by 20", "///"),
     )
     methods = ("subword", "zeros", "avg")
     starts = {(row["experiment"], row["run"]): row for row in rows if row["updates"] == "0"}
-    for number, (experiment, run, label, colour) in enumerate(levels):
+    for number, (experiment, run, label, hatch) in enumerate(levels):
         shares = [float(starts[experiment, run.format(method)]["kl_new_words_probability"]) for method in methods]
         places = [place + 0.4 * number for place in range(3)]
-        right.bar(places, shares, 0.38, color=colour, label=label)
+        colours = [METHODS[method] for method in methods]
+        right.bar(places, shares, 0.38, color=colours, hatch=hatch, edgecolor="white")
+        right.bar([0], [0], color=BASELINE, hatch=hatch, edgecolor="white", label=label)  # for the legend alone
         for place, share in zip(places, shares):
-            right.text(place, share * 1.15, f"{100 * share:.3g} %", ha="center", fontsize=7)
+            right.text(place, share * 0.85, f"{100 * share:.3g} %", ha="center", va="top", fontsize=7)
     right.set_xticks([0.2, 1.2, 2.2], methods)
-    right.set(ylabel="probability of all new words", yscale="log", ylim=(5e-4, 20))
-    right.legend(frameon=False)
+    right.set(ylabel="probability of all new words (0 to 1)", yscale="log", ylim=(5e-4, 1))
+    right.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
     return figure
 
 
-def panels(count: int, width: float = 4.2) -> tuple[Figure, list[Axes]]:
-    """Return a figure with `count` panels next to each other, `width` inches each."""
-    figure = Figure(figsize=(width * count, 2.9), layout="constrained")
+def panels(count: int) -> tuple[Figure, list[Axes]]:
+    """Return a figure of the page's width with `count` panels next to each other."""
+    figure = Figure(figsize=(PAGE_WIDTH, 2.9), layout="constrained")
     axes = list(figure.subplots(1, count, squeeze=False).flat)
     for panel in axes:
         panel.spines[["top", "right"]].set_visible(False)
@@ -196,24 +186,23 @@ def panels(count: int, width: float = 4.2) -> tuple[Figure, list[Axes]]:
 def draw_dots(axes: Axes, values: dict[str, Sequence[float]], reference: Iterable[float] = ()) -> None:
     """Draw a row of dots per name, from top to bottom, and the mean of `reference` as a vertical line."""
     for place, numbers in enumerate(reversed(values.values())):
-        axes.plot(numbers, [place] * len(numbers), "o", color=BLUE, markersize=5, alpha=0.75)
+        axes.plot(numbers, [place] * len(numbers), "o", color=DOTS, markersize=5, alpha=0.75)
     if reference:
-        axes.axvline(statistics.mean(reference), color=GREY, linewidth=0.8, zorder=0)
+        axes.axvline(statistics.mean(reference), color=BASELINE, linewidth=0.8, zorder=0)
     axes.set_yticks(range(len(values)), list(reversed(values)))
     axes.set_ylim(-0.6, len(values) - 0.4)
 
 
-def draw_means(axes: Axes, values: dict[float, list[float]], colour: str, label: str) -> None:
+def draw_means(axes: Axes, values: dict[float, list[float]], colour: str, label: str, style: str = "o-") -> None:
     """Draw a line through the means of the values at each place, and the values as points."""
     places = sorted(values)
-    axes.plot(places, [statistics.mean(values[place]) for place in places], "o-", color=colour, label=label)
+    axes.plot(places, [statistics.mean(values[place]) for place in places], style, color=colour, label=label)
     for place in places:
         axes.plot([place] * len(values[place]), values[place], ".", color=colour, markersize=4)
 
 
 #: name of the PNG file -> function that draws it
 FIGURES: dict[str, Callable[[Path], Figure]] = {
-    "initialisations": initialisations,
     "finding_scale": initialisations_by_rate,
     "scale": scale,
     "finding_learning_rate": learning_rate,

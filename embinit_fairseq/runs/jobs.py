@@ -229,6 +229,11 @@ def _parameters(cluster: str, jobs: int | None, sbatch: Mapping[str, str]) -> di
     minutes = sbatch.get("time", "")
     if not minutes.isdecimal() and (minutes or cluster == "slurm"):
         raise OptionError(f"--sbatch time={minutes}: give the limit of a job in minutes, such as time=720")
+    if cluster == "slurm" and 60 * int(minutes) <= _BEFORE_LIMIT:  # it would save at once, and begin again for ever
+        saving = _BEFORE_LIMIT // 60
+        raise OptionError(
+            f"--sbatch time={minutes}: the last {saving} minutes are for saving; give {saving + 1} or more"
+        )
     parameters: dict[str, Any] = {"timeout_min": int(minutes or _LOCAL_LIMIT), "slurm_signal_delay_s": _BEFORE_LIMIT}
     if jobs is not None:
         parameters["slurm_array_parallelism"] = jobs

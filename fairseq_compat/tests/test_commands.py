@@ -27,7 +27,9 @@ from fairseq_commands import (
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 checkpoint_utils = pytest.importorskip("fairseq.checkpoint_utils")  # with it comes the allow-list for torch.load
+from fairseq.dataclass.configs import FairseqConfig  # noqa: E402
 from fairseq_compat.fixes.third_party_registries import user_dir  # noqa: E402
+from omegaconf import OmegaConf  # noqa: E402
 
 
 def test_a_run_goes_on_from_the_numbered_checkpoint_of_an_epochs_end(pairs, trained, tmp_path) -> None:
@@ -137,6 +139,21 @@ def test_hydra_train_with_registries_of_a_plugin(text, tmp_path) -> None:
     assert state["cfg"]["flavour"] == {"_name": "strong", "strength": 5, "colour": "red"}
     assert state["cfg"]["shape"] == {"_name": "round", "size": 2}
     assert state["cfg"]["hue"] == "grey"
+
+
+def test_relative_paths_are_looked_for_in_the_folder_of_a_run_of_hydra(tmp_path, monkeypatch) -> None:
+    hydra_train = importlib.import_module("fairseq_cli.hydra_train")
+    monkeypatch.chdir(tmp_path)
+
+    def no_file(cfg, *args, **kwargs):
+        raise FileNotFoundError(2, "No such file", cfg.common.user_dir)
+
+    monkeypatch.setattr(hydra_train.distributed_utils, "call_main", no_file)
+    config = OmegaConf.structured(FairseqConfig)
+    for named, remedy in (("of/file", f"looked for in {tmp_path}.*hydra.run.dir"), ("/of/file", "^((?!hydra).)*$")):
+        config.common.user_dir = named
+        with pytest.raises(FileNotFoundError, match=remedy):
+            hydra_train._hydra_main(config)
 
 
 def test_the_plugin_of_a_command_of_hydra(tmp_path) -> None:

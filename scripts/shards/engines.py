@@ -164,7 +164,7 @@ def _run_on_ray(step: Step, tasks: list[Task], engine: Engine) -> None:
     import ray
 
     if not ray.is_initialized():
-        options: dict[str, Any] = engine.options or {"num_cpus": engine.jobs}
+        options: dict[str, Any] = engine.options or {"address": "local", "num_cpus": engine.jobs}
         try:
             ray.init(log_to_driver=False, **options)
         except (ConnectionError, TypeError, ValueError) as error:

@@ -116,18 +116,7 @@ def download(archive: Archive, path: Path) -> None:
     part = path.with_name(path.name + ".part")
     if not part.is_file() or part.stat().st_size < archive.size:
         path.parent.mkdir(parents=True, exist_ok=True)
-        curl = [
-            "curl",
-            "--fail",
-            "--location",
-            "--retry",
-            "3",
-            "--continue-at",
-            "-",
-            "--output",
-            str(part),
-            archive.url,
-        ]
+        curl = [*"curl --fail --location --retry 3 --continue-at - --output".split(), str(part), archive.url]
         if subprocess.run(curl).returncode:
             raise SystemExit(
                 f"error: cannot download {archive.url}: check connection and disk, and start again to continue, or "

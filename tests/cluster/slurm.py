@@ -9,6 +9,7 @@ preempt those of `low`, which are requeued. It needs Debian's packages and root,
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -71,9 +72,11 @@ def missing() -> str | None:
 
 
 def free_port() -> int:
-    """Return a port that nothing listens at."""
-    with socket.create_server(("localhost", 0)) as server:
-        return server.getsockname()[1]
+    """Return a port that nothing listens at, below the ports that the kernel gives to connections."""
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with suppress(OSError), socket.create_server(("", port)):
+            return port
 
 
 class Slurm:

@@ -8,13 +8,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import slurm as installed
+from corpora import assert_same, prepare, write_text
 from programs import PYTHON as WARM
 from programs import VENV
-from trainings import REPOSITORY, TRAIN, losses, run_to_end
+from trainings import TRAIN, losses, run_to_end
 
 WHY = installed.missing()
 pytestmark = [pytest.mark.end_to_end, pytest.mark.skipif(WHY is not None, reason=str(WHY))]
@@ -83,41 +85,29 @@ def stopped(slurm, toy_translation: Path, tmp_path_factory) -> tuple[str, Path]:
 
 def test_corpora_by_slurm_are_those_of_the_pool_and_a_failed_step_ends_the_rest(slurm, stopped, tmp_path: Path) -> None:
     """A file is in the place of the folder of the encoded shards; when it is gone the same call continues there."""
-    text = slurm.run(PYTHON, "-m", "wikibooks.synthetic", "--megabytes", "0.1", cwd=REPOSITORY / "scripts").stdout
-    (tmp_path / "text").write_text(text)
-    small = {"BPE_MERGES": "150", "VOCABULARY": "160", "VALID_EVERY": "7", "SHARD_MB": "0.04", "DUPLICATES": "none"}
-
-    def prepare(output: Path, check: bool = True, **variables: str):
-        environment = {**slurm.environment, **small, "OUTPUT": str(output), "VENV": sys.prefix, **variables}
-        script = REPOSITORY / "scripts" / "wikibooks" / "prepare.sh"
-        return slurm.run("bash", script, tmp_path / "text", env=environment, check=check)
-
-    by_slurm = {
-        "EXECUTOR": "slurm",
-        "JOBS": "2",
-        "EXECUTOR_OPTIONS": f"mem_per_cpu_gb=1 time=00:10:00 comment=ours {OTHER_NODES}",
-    }
-    refused = prepare(tmp_path / "nowhere", check=False, **{**by_slurm, "EXECUTOR_OPTIONS": "partition=nowhere"})
+    text, folder = write_text(tmp_path / "text"), tmp_path / "slurm"
+    options = f"mem_per_cpu_gb=1 time=00:10:00 comment=ours {OTHER_NODES}"
+    common = {"VENV": VENV, "EXECUTOR": "slurm", "JOBS": 2, "EXECUTOR_OPTIONS": options}
+    by_slurm = partial(prepare, text, environment=slurm.environment, **common)
+    refused = by_slurm(tmp_path / "nowhere", EXECUTOR_OPTIONS="partition=nowhere")
     assert refused.returncode != 0
     assert "correct EXECUTOR_OPTIONS (partition" in refused.stderr
-    (tmp_path / "slurm" / "work").mkdir(parents=True)
-    (tmp_path / "slurm" / "work" / "encoded").write_text("")
-    failed = prepare(tmp_path / "slurm", check=False, **by_slurm, RANKS="1")
+    (folder / "work").mkdir(parents=True)
+    (folder / "work" / "encoded").write_text("")
+    failed = by_slurm(folder, RANKS=1)
     assert failed.returncode != 0
     last = failed.stderr.strip().splitlines()[-1]
     assert re.search(r"encoding: .*work/encoded.*\.out\); correct that, .* the same call continues", last)
     assert {*slurm.run("squeue", "--noheader", "--format=%F").stdout.split()} <= {stopped[0]}
-    script = (tmp_path / "slurm" / "work" / "logs" / "00-shards" / "launch_script.slurm").read_text()
+    script = (folder / "work" / "logs" / "00-shards" / "launch_script.slurm").read_text()
     assert {"#SBATCH --comment=ours", "#SBATCH --mem-per-cpu=1G"} <= {*script.splitlines()}  # of sbatch, of datatrove
-    (tmp_path / "slurm" / "work" / "encoded").unlink()
-    submitted = prepare(tmp_path / "slurm", **by_slurm, WAIT="0").stdout
-    assert "the same call without WAIT=0" in submitted
-    jobs = json.loads((tmp_path / "slurm" / "work" / "logs" / "jobs.json").read_text())
+    (folder / "work" / "encoded").unlink()
+    assert "the same call without WAIT=0" in by_slurm(folder, WAIT=0).stdout
+    jobs = json.loads((folder / "work" / "logs" / "jobs.json").read_text())
     assert [job["title"] for job in jobs] == ["encoding", "dictionary", "binarising", "joining"]
-    assert "jobs of an earlier call are in the queue" in prepare(tmp_path / "slurm", **by_slurm).stderr
-    prepare(tmp_path / "pool", JOBS="1", VENV=str(VENV))
-    for path in (tmp_path / "pool" / "bin").iterdir():
-        assert path.read_bytes() == (tmp_path / "slurm" / "bin" / path.name).read_bytes(), path.name
+    assert "jobs of an earlier call are in the queue" in by_slurm(folder).stderr
+    prepare(text, tmp_path / "pool", JOBS=1, VENV=VENV)
+    assert_same(folder, tmp_path / "pool")
 
 
 def test_a_list_is_an_array_whose_failures_are_named_and_whose_preempted_jobs_go_on(slurm, tmp_path: Path) -> None:
@@ -157,11 +147,9 @@ def test_a_training_that_slurm_stops_again_and_again_is_the_uninterrupted_one(sl
 def test_a_training_over_two_nodes_is_that_of_one_process(slurm, alone, toy_translation: Path, tmp_path, tasks) -> None:
     world = 2 * tasks
     options = ["--distributed-world-size", world, "--distributed-port", installed.free_port()]
-    command = [
-        BIN / "fairseq-train",
-        *training(toy_translation, tmp_path / "run", "--update-freq", 4 // world, *options),
-    ]
-    place = ["srun", "--nodes=2", f"--ntasks-per-node={tasks}", "--mem=2000"]
+    options += ["--update-freq", 4 // world]
+    command = [VENV / "bin" / "fairseq-train", *training(toy_translation, tmp_path / "run", *options)]
+    place = ["srun", "--nodes=2", f"--ntasks-per-node={tasks}", "--mem=2000", "--kill-on-bad-exit"]
     done = slurm.run(*place, *command)
     found = losses(done.stdout + done.stderr)
     assert f"training on {world} devices" in done.stdout + done.stderr
@@ -172,7 +160,7 @@ def test_a_training_over_two_nodes_is_that_of_one_process(slurm, alone, toy_tran
 def test_another_number_of_devices_than_srun_starts_is_refused(slurm, toy_translation: Path, tmp_path: Path) -> None:
     options = ["--distributed-world-size", 3, "--distributed-port", installed.free_port()]
     place = ["srun", "--nodes=2", "--ntasks-per-node=1", "--mem=2000"]
-    command = [BIN / "fairseq-train", *training(toy_translation, tmp_path / "run", *options)]
+    command = [VENV / "bin" / "fairseq-train", *training(toy_translation, tmp_path / "run", *options)]
     done = slurm.run(*place, *command, check=False)
     assert done.returncode != 0
     assert re.search(r"--distributed-world-size 3: give 2", done.stderr)

@@ -77,13 +77,18 @@ def run_page(page: str, changes: Mapping[str, str], cwd: Path, language: str = "
     Blocks that need an optional module that is missing are left out.
 
     Args:
-        page: its name.
+        page: its name; `NAME#HEADING`: only the part under a heading that begins so; `NAME#`: only what is before the
+            first heading.
         changes: text that must be in it -> text in place of it.
         cwd: the folder.
         language: bash or python.
         more: the end of the program.
     """
-    text = (SCRIPTS.parent / "docs" / page).read_text(encoding="utf-8")
+    name, hash_, heading = page.partition("#")
+    text = (SCRIPTS.parent / "docs" / name).read_text(encoding="utf-8")
+    first, *parts = re.split(r"^## ", text, flags=re.MULTILINE)
+    if hash_:
+        text = next(part for part in parts if part.startswith(heading)) if heading else first
     missing = [word for word, module in NEEDS.items() if importlib.util.find_spec(module) is None]
     blocks = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
     program = "".join(block for block in blocks if not any(word in block for word in missing))

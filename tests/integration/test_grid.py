@@ -163,8 +163,9 @@ def test_slurm_has_one_array_with_limits_and_the_signal_that_saves(grid, tmp_pat
     script = Path("script").read_text()
     for line in ("array=0-1%2", "time=720", "signal=USR1@120", "gpus-per-node=2", "reservation=mine"):
         assert f"#SBATCH --{line}\n" in script
-    with pytest.raises(OptionError, match="time=720"):
-        grid(["a: true"], cluster="slurm")
+    for given, remedy in (({}, "time=720"), ({"time": "2"}, "time=2: .* give 3")):
+        with pytest.raises(OptionError, match=remedy):
+            grid(["a: true"], cluster="slurm", sbatch=given)
     fake(tmp_path, "sbatch", "echo no such partition >&2; exit 1")
     with pytest.raises(OptionError, match="no such partition"):
         grid(["c: true"], cluster="slurm", sbatch=options)

@@ -87,13 +87,17 @@ def check_run(folder: Path) -> list[str]:
 def test_a_page_goes_from_text_to_bleu_and_others_use_the_model(toy_translation, tmp_path, monkeypatch) -> None:
     """The commands of own_data.md, use_a_model.md and trim_vocab.md: raw text is translated as prepared text."""
     write_text(toy_translation, tmp_path)
-    run_page("own_data.md", {**CHANGES, "--bpe-size 8000": "--bpe-size 50"}, tmp_path)
+    run_page("own_data.md#", {**CHANGES, "--bpe-size 8000": "--bpe-size 50"}, tmp_path)
     hypotheses = check_run(tmp_path)
     # what Moses writes for 's is one piece: BPE was learned on what it splits
     assert all(line.split()[-1] == "&apos;s" for line in lines(tmp_path / "data/text/test.en"))
     run_page("use_a_model.md", {"--beam 5": "--beam 1 --cpu"}, tmp_path)
     # the converted model has no limit of its length
-    changes = {"beam_size=5": "beam_size=1, max_decoding_length=8"} if importlib.util.find_spec("ctranslate2") else {}
+    changes = (
+        {"beam_size=5, max_decoding_length=200": "beam_size=1, max_decoding_length=8"}
+        if importlib.util.find_spec("ctranslate2")
+        else {}
+    )
     said = run_page("use_a_model.md", changes, tmp_path, "python", IN_TRANSFORMERS).splitlines()
     for again in ("translated.en", "run1/test.hypothesis.text"):
         assert lines(tmp_path / again) == hypotheses
@@ -155,7 +159,7 @@ def test_the_first_training_of_the_readme(toy_translation: Path, tmp_path: Path)
 
 def test_sentencepiece_from_text_to_bleu(toy_translation: Path, tmp_path: Path) -> None:
     write_text(toy_translation, tmp_path)
-    run_page("sentencepiece.md", CHANGES, tmp_path)
+    run_page("own_data.md#Sentencepiece", CHANGES, tmp_path)
     hypotheses = check_run(tmp_path)
     assert lines(tmp_path / "translated.en") == hypotheses  # of raw text and of what was segmented before
     more = """
@@ -163,5 +167,5 @@ for text, pieces in zip(open("test.de"), open("data/text/test.de")):
     assert model.encode(text).tolist() == model.src_dict.encode_line(pieces, add_if_not_exist=False).tolist()
 print(model.translate(open("test.de").readline(), beam=1))"""
     changes = {"beam=5": "beam=1", "Ein Hund läuft durch den Schnee.": "d1 d2"}
-    said = run_page("sentencepiece.md", changes, tmp_path, "python", more)
+    said = run_page("own_data.md#Sentencepiece", changes, tmp_path, "python", more)
     assert said.splitlines()[-1:] == hypotheses[:1]

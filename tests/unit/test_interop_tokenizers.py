@@ -377,6 +377,13 @@ def test_text_is_segmented_as_by_fairseqs_gpt2_bpe(tmp_path, pieces, capsys):
         assert message in refused(capsys, checkpoint, *flags, "--verify-text", tmp_path / "text", code=code)
 
 
+def test_a_hub_segments_by_a_choice_without_options(tmp_path):
+    """fairseq's configuration has the name of such a `--bpe` alone."""
+    checkpoint = checkpoint_of(tmp_path / "c", words=[*"dehlotw", "\u2581"])
+    hub = hub_of(checkpoint, bpe="characters")
+    assert hub.encode("the low").tolist() == ids_of(checkpoint.task.source_dictionary, "t h e \u2581 l o w", [0])
+
+
 def test_gpt2_files_that_do_not_fit(tmp_path, pieces, capsys):
     folder, words = pieces
     fewer = checkpoint_of(tmp_path / "c", "roberta_base", "", words=words[1:])

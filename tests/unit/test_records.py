@@ -1,7 +1,9 @@
 """scripts/records.py: what an arm costs against another, over seeds."""
 
 import csv
+from pathlib import Path
 
+import claims
 import pytest
 import records
 
@@ -42,3 +44,14 @@ def test_differences_of_the_seeds_that_both_have_and_their_interval(file, capsys
     assert first[0][2] == "+0.000, +0.300, +0.400"
     with pytest.raises(SystemExit, match="--baseline normal"):
         rows(capsys, "contrast", file, "--by", "init", "--baseline", "normal")
+
+
+def test_the_pages_claim_what_the_records_hold(tmp_path):
+    folder = Path(__file__).parents[2]
+    pages = folder / "README.md", folder / "docs/results/README.md"
+    assert not claims.missing(folder / "docs/results/records", pages)
+    other = tmp_path / "README.md"
+    other.write_text(
+        pages[1].read_text(encoding="utf-8").replace("2.404 and 2.402", "2.404 and 2.412"), encoding="utf-8"
+    )
+    assert claims.missing(folder / "docs/results/records", [pages[0], other]) == ["(2.595, one seed; 2.404 and 2.402)"]

@@ -70,6 +70,19 @@ def test_one_call_at_a_time(tmp_path: Path) -> None:
     assert Engine("pool", 1, tmp_path / "work" / "logs", 1, {}).run([])
 
 
+def test_the_reason_of_a_failed_step_is_that_of_the_part_that_failed(tmp_path: Path) -> None:
+    """slurmstepd says with the name of its node that the limit of time was reached; part 0 has ended well."""
+    pytest.importorskip("datatrove")
+    from shards.slurm import _reason
+
+    for path in ("completions/00000", "slurm_logs/7_0.out", "slurm_logs/7_1.out"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text("0: ValueError: of a warning\n")
+    limit = "slurmstepd-node12: error: *** JOB 7 ON node12 CANCELLED AT 2026-11-28T16:42:33 DUE TO TIME LIMIT ***"
+    (tmp_path / "slurm_logs/7_1.out").write_text(f"+ srun\n{limit}\nsrun: forcing job termination\n")
+    assert _reason({"folder": str(tmp_path)}) == (tmp_path / "slurm_logs" / "7_1.out", limit)
+
+
 def join(paths: list[Path], output: Path) -> None:
     write_text(output, "".join(path.read_text() for path in paths))
 

@@ -321,7 +321,7 @@ def test_derived_values_are_no_part_of_a_checkpoint():
     assert model.half().decoder.fused_tables.final.dtype == torch.float16  # fairseq's --fp16 may come after it
 
 
-#: row of Table 5 -> options, and parameters in millions; docs/duo.md prints these
+#: row of Table 5 -> options, and parameters in millions; docs/results/records/measurements.md prints these
 TABLE_5 = {
     "Transformer": ({"duo_streams": 1}, 75.6),
     "+ Meta Embeddings": (OFF, 111.3),

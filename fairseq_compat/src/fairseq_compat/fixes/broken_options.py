@@ -90,8 +90,9 @@ def patch_conversion(module) -> None:
     def _override_attr(original, sub_node, data_class, args):
         fields = getattr(data_class, "__dataclass_fields__", {})
         unset = {name for name, field in fields.items() if has_default(name, field, args)}
-        given = {name: value for name, value in vars(args).items() if name not in unset}
-        return original(sub_node, data_class, argparse.Namespace(**given))
+        if unset:
+            args = argparse.Namespace(**{name: value for name, value in vars(args).items() if name not in unset})
+        return original(sub_node, data_class, args)
 
 
 def patch_overwriting(module) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import re
 import sys
 from pathlib import Path
@@ -137,7 +138,13 @@ def patch_hydra_train(module) -> None:
     @wrap(module)
     def _hydra_main(original, cfg, **kwargs):
         fill(cfg)
-        return original(cfg, **kwargs)
+        try:
+            return original(cfg, **kwargs)
+        except FileNotFoundError as error:  # of fairseq: without a filename if data lack a split
+            if os.path.isabs(error.filename or cfg.task.data):
+                raise
+            place = f"looked for in {os.getcwd()}, hydra's folder of this run; give absolute paths, or hydra.run.dir=."
+            raise FileNotFoundError(f"{error}; {place}") from error
 
 
 def patch_compose(module) -> None:
@@ -157,7 +164,7 @@ def patch_compose(module) -> None:
 
         config = original(args)
         with module.open_dict(config), module.omegaconf_no_object_check():
-            for name in REGISTRIES:
+            for name in REGISTRIES.keys() - third_party():  # a plugin's registry builds from the name
                 choice, own = config.get(name), argparse.Namespace()
                 if isinstance(choice, str) and choice in REGISTRIES[name]["registry"]:  # it has no dataclass
                     module._set_legacy_defaults(own, REGISTRIES[name]["registry"][choice])

@@ -12,7 +12,6 @@ Remedy: an error that names the option and ``--user-dir``, or the option that di
 from __future__ import annotations
 
 import sys
-from difflib import get_close_matches
 
 from fairseq_compat.patches import wrap
 
@@ -27,10 +26,19 @@ def unknown(option: str, name: str) -> ValueError:
     )
 
 
+def is_slip(written: str, name: str) -> bool:
+    """Return True if two options differ by one letter or two exchanged ones, or by ``_`` for ``-``."""
+    written = written.replace("_", "-")
+    at = next((place for place, letters in enumerate(zip(written, name)) if len(set(letters)) > 1), len(written))
+    at = min(at, len(name))
+    exchanged = name[:at] + name[at : at + 2][::-1] + name[at + 2 :]
+    return written == exchanged or name[at + 1 :] in (written[at:], written[at + 1 :]) or written[at + 1 :] == name[at:]
+
+
 def remedy(words, options) -> str:
     """Return what to do about words that a command does not know: the option that is meant, or the plugin's folder."""
-    flags = {word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")}
-    if similar := [name for flag in sorted(flags) for name in get_close_matches(flag, options, n=1, cutoff=0.8)]:
+    flags = {word.partition("=")[0] for word in words if word.startswith("--")}
+    if similar := [name for name in options if any(is_slip(flag, name) for flag in flags)]:
         return f"; did you mean {' '.join(similar)}?"
     if any(word.startswith("--user-dir") for word in sys.argv):
         return ""
