@@ -102,7 +102,8 @@ def _slots(model: Any, task: Any) -> dict[str, Slot]:
 def _load_model_ensemble_and_task(
     inner: Callable[..., Any], filenames: list[str], arg_overrides: dict[str, Any] | None = None, *args: Any, **kw: Any
 ) -> Any:
-    before, states = overrides.set(arg_overrides or {}), {}
+    states: dict[str, dict[str, Any]] = {}
+    before = overrides.set(arg_overrides or {})
     before_states = _loaded.set(states)
     try:
         models, cfg, task = inner(filenames, arg_overrides, *args, **kw)
