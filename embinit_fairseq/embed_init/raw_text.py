@@ -92,12 +92,13 @@ def encode_lines(
     """Encode lines by fairseq's options; at the first call, warn if these prepare other text than the record does."""
     recorded = None if hasattr(task, _COMPARED) else record_of_side(task, 0)
     setattr(task, _COMPARED, True)
-    for raw, symbols in recorded.examples if recorded else ():
+    steps = written(recorded.steps) if recorded is not None else ""
+    for raw, symbols in recorded.examples if recorded is not None else ():
         made = encode(raw)
-        if recorded and made not in (raw, symbols):  # unchanged: the lines have finished words
+        if made not in (raw, symbols):  # unchanged: the lines have finished words
             logger.warning(
                 f"--tokenizer and --bpe make {made[:60]!r} of {raw[:60]!r}, the training text has {symbols[:60]!r} "
-                f"({FILE}: {written(recorded.steps)}): give {RECORDED} without --bpe, or do the other steps before"
+                f"({FILE}: {steps}): give {RECORDED} without --bpe, or do the other steps before"
             )
             break
     return inner(task, lines, encode)

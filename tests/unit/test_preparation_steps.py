@@ -460,6 +460,7 @@ class Words:
 @pytest.fixture
 def task(folder):
     """A task whose data have a record, as it is after checkpoints were loaded."""
+    pytest.importorskip("fairseq")  # it registers the plugin
     records = record.records_of_data([folder])
     return SimpleNamespace(
         cfg=SimpleNamespace(data=str(folder)),
