@@ -16,6 +16,7 @@ from embinit_fairseq.vocab.preparation_options import written
 from embinit_fairseq.vocab.preparation_record import (
     FILE,
     Recorded,
+    agreed,
     entries_of,
     libraries,
     read_preparation,
@@ -81,7 +82,8 @@ def recorded_undo(place: Path, translated: Translations, must_exist: bool) -> Un
             fairseq-generate has joined the symbols before it printed them.
     """
     joined = translated.option("post_process")
-    recorded = next(_records(place, translated, must_exist), None) if joined is None else None
+    records = dict(_records(place, translated, must_exist)) if joined is None else {}
+    recorded = agreed("the translations", records, "say the steps, such as --detokenize bpe moses")
     if recorded is not None:
         return Undo(recorded)
     if not must_exist:
@@ -97,20 +99,20 @@ def recorded_undo(place: Path, translated: Translations, must_exist: bool) -> Un
     )
 
 
-def _records(place: Path, translated: Translations, with_checkpoint: bool) -> Iterator[Recorded]:
-    """Yield the records of the target's dictionary."""
+def _records(place: Path, translated: Translations, with_checkpoint: bool) -> Iterator[tuple[str, Recorded]]:
+    """Yield place and record of the target's dictionary."""
     names = [f"dict.{translated.target_lang}.txt"] * bool(translated.target_lang) + ["dict.txt"]
     folders = [Path(folder) for folder in (translated.option("data") or "").split(os.pathsep) if folder]
     for name in names:
         if (place / TRAINING).is_file() and (entry := entries_of(place).get(name)) is not None:
-            yield recorded_in(entry, str(place / FILE), place)
+            yield str(place / FILE), recorded_in(entry, str(place / FILE), place)
         for dictionary in (folder / name for folder in folders):
             if dictionary.is_file() and (recorded := read_preparation(dictionary)) is not None:
-                yield recorded
+                yield str(dictionary.with_name(FILE)), recorded
     path = (translated.option("path") or "").split(os.pathsep)[0]
     if with_checkpoint and Path(path).is_file():
         from embinit_fairseq.checkpoints.loading import load_model_checkpoint
         from embinit_fairseq.checkpoints.preparations import entries_in
 
-        entries = entries_in(load_model_checkpoint(path))
-        yield from (recorded_in(entries[name], f"{FILE} in {path} ({name})") for name in names if name in entries)
+        entries, where = entries_in(load_model_checkpoint(path)), f"the {FILE} in {path}"
+        yield from ((where, recorded_in(entries[name], where)) for name in names if name in entries)
