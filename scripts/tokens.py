@@ -36,8 +36,8 @@ from embinit_fairseq.vocab.subword_styles import unescape
 #: kind -> steps of the text that `encode` is given, and steps from raw text (tokens of a data set, such as Multi30k's
 #: own, are made before), as `--preparation` has them
 STEPS = {
-    "words": ("", "none"),
-    "moses": ("", "lowercase,normalised,moses:no-escape"),
+    "words": ("none", "none"),
+    "moses": ("none", "lowercase,normalised,moses:no-escape"),
     "spacy": ("lowercase,spacy", "lowercase,spacy"),
     "subword_nmt": ("bpe", "lowercase,normalised,moses:no-escape,bpe"),
     "sentencepiece": ("lowercase,sentencepiece", "lowercase,sentencepiece"),

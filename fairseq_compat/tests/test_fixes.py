@@ -99,6 +99,7 @@ def test_all_tasks_and_architectures_of_fairseq_can_be_used_together() -> None:
 #: choice -> the words that it needs
 NEEDS = {
     "--tokenizer moses": "--source-lang de --target-lang en",
+    "--bpe fastbpe": "--bpe-codes codes",  # a tokenizer of a plugin may have an option of this name, too
     "--lr-scheduler triangular": "--max-lr 1",
     "--criterion composite_loss": "--underlying-criterion cross_entropy",
     "--criterion ctc": "--post-process letter",

@@ -208,9 +208,8 @@ def test_mistakes_are_named(trained: Path, prepared: Path, parts: Path, tmp_path
     for lang in LANGS:  # as long as the right ones
         (tmp_path / f"bin/dict.{lang}.txt").write_text("\n".join([words[1], words[0], *words[2:], ""]))
     shutil.copy(prepared / "test.de", tmp_path)
-    assert "is not the dictionary of the training" in refused(
-        GENERATE, "--max-len-b", 1, DATA=tmp_path, RUN=trained, AVERAGE=0
-    )
+    assert "test.generate.log" in refused(GENERATE, "--max-len-b", 1, DATA=tmp_path, RUN=trained, AVERAGE=0)
+    assert "of another dict.en.txt" in (trained / "test.generate.log").read_text()
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not there")

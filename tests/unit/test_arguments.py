@@ -58,6 +58,8 @@ def test_fairseq_train_loses_no_value_of_this_plugin_and_takes_the_last_of_its_o
     for words in (
         ("--arch=transformer", "--criterion=label_smoothed_cross_entropy"),
         ("--arch=roberta", "--task=masked_lm", "--criterion=sentence_prediction"),
+        ("--arch=transformer", "--bpe=subword_nmt"),
+        ("--arch=transformer", "--bpe=sentencepiece"),
     ):
         fairseqs |= training_options(*words, "--optimizer=adam")
     archs = {kind: arch for arch, kind in ARCH_MODEL_REGISTRY.items() if kind.__module__.startswith("embinit_fairseq")}

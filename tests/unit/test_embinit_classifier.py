@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from small_models import ARCHITECTURES, dictionary, task_of
 from tupe_reference import linear, normed
 
+from embinit_fairseq.checkpoints.preparations import RECORDS, records_of_task
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.models.embinit_classifier import ClassifierHub, EmbinitClassifier, EmbinitClassifierConfig
 from embinit_fairseq.vocab.preparation_record import record_preparation
@@ -103,6 +104,7 @@ def test_hubs_prepare_raw_text_as_the_record_or_the_user_says(name, tmp_path):
     unknown = [task.source_dictionary.unk()] * 3 + [2]
 
     def ids(*texts, **how):
+        setattr(task, RECORDS, records_of_task(task, {}))  # as fairseq's loading of checkpoints does with the plugin
         return type(model).hub(NO_OPTIONS, task, [model], **how).encode(*texts).tolist()
 
     assert ids("W1 w2 W3") == [unknown[0], *words[1:2], *unknown[:1], 2], "without a record text has finished words"
