@@ -299,7 +299,7 @@ def value_of(action: argparse.Action) -> str | None:
     if bool in kinds:
         return str(not action.default)
     if int in kinds or float in kinds:
-        default = float(action.default or 0)
+        default = 0.0 if action.default == argparse.SUPPRESS else float(action.default or 0)
         if int in kinds:
             return str(int(default + 1 if abs(default) < 100 else default // 2))
         return str((default or 1) / 2)
