@@ -30,6 +30,8 @@ find .ci/run benchmarks examples fairseq_compat scripts tests -type f \( -name '
 export PATH="$venv/bin:$PATH" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 # else each of the several hundred programs compiles the plugin again
 unset PYTHONDONTWRITEBYTECODE
+# as for a user: stdout is written in blocks
+unset PYTHONUNBUFFERED
 # from Python 3.12 on, coverage costs little time
 if "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then
     export COVERAGE_CORE="${COVERAGE_CORE:-sysmon}"

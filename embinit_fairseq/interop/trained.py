@@ -267,7 +267,8 @@ def _architecture_of(path: str, state: dict[str, Any], task: str) -> tuple[str, 
     if architecture.tasks and task not in architecture.tasks:
         raise CheckpointError(
             f"{path}: trained with --task {task}, whose inputs export-hf does not know; for {architecture.archs} it "
-            f"knows {', '.join(architecture.tasks)}; CTranslate2 may take such a model (docs/ctranslate2.md)"
+            f"knows {', '.join(architecture.tasks)}: such a model stays in fairseq, or goes to CTranslate2 "
+            "(docs/ctranslate2.md)"
         )
     return arch, architecture
 

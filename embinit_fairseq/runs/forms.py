@@ -22,8 +22,10 @@ PROGRAM = re.compile(r"\| fairseq_cli\.(\w+) \|")
 #: share of the lines that are fairseq-generate's from which a file is its output; share of the lines that have another
 #: form from which a file has it: a text may have tabs, quotation marks or numbers in some lines
 _LEAST_SHARE, _LEAST_FORM = 0.1, 0.9
+#: a line of fairseq's log
+_LOG = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \| [A-Z]+ \| ")
 #: what another program has written into a line of fairseq-generate
-_WITHIN = re.compile(r"[STHDPACEIW]-\d+(?:_\d+)?\t|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \| |\r")
+_WITHIN = re.compile(rf"{MARK.pattern}|{_LOG.pattern}|\r")
 #: number of lines from which a form that a sentence may have by chance is one
 _NO_CHANCE = 4
 #: form -> its lines, and the number of lines from which it is no chance
@@ -60,7 +62,7 @@ def read_file(path: Path, remedy: str = "name a file with a sentence per line") 
         DataError: the file is missing, empty or not UTF-8, has another form, or a line of fairseq-generate is damaged.
     """
     check_is_file(path, remedy=remedy)
-    lines = [line for _, line in numbered_lines(path)]
+    lines = _without_logs_within([line for _, line in numbered_lines(path)])
     if not lines:
         raise DataError(f"{path}: empty; write it again")
     if any("\0" in line for line in lines):
@@ -77,6 +79,25 @@ def read_file(path: Path, remedy: str = "name a file with a sentence per line") 
             "order of the text"
         )
     return lines, False
+
+
+def _without_logs_within(lines: list[str]) -> list[str]:
+    """Return lines of `fairseq-generate > FILE 2>&1` as they were printed.
+
+    Python writes stdout in blocks, of which one may end before the end of a line: then the log is between the content
+    of this line and its end.
+    """
+    whole, at = [], 0
+    while at < len(lines):
+        line, at = lines[at], at + 1
+        log = _LOG.search(line) if MARK.match(line) else None
+        after = next((number for number in range(at, len(lines)) if not _LOG.match(lines[number])), len(lines))
+        if log is not None and lines[after : after + 1] == [""]:
+            whole += [line[: log.start()], line[log.start() :], *lines[at:after]]
+            at = after + 1
+        else:
+            whole.append(line)
+    return whole
 
 
 def _check_output(path: Path, lines: Sequence[str]) -> None:

@@ -119,6 +119,11 @@ def test_a_log_is_whole(tmp_path) -> None:
     }.items():
         with pytest.raises(DataError, match=said):
             read_translations([write_lines(tmp_path / "log", lines)])
+    for kind in "STHDP":  # > log 2>&1, with the end of a block of stdout before the end of a line
+        at = next(number for number, line in enumerate(whole) if line.startswith(f"{kind}-2"))
+        log = ["2026-01-01 00:00:00 | INFO | x", "2026-01-01 00:00:00 | WARNING | y"]
+        write_lines(tmp_path / "log", [*whole[:at], whole[at] + log[0], log[1], "", *whole[at + 1 :]])
+        assert read_translations([tmp_path / "log"]).decoded == ["w0", "w1", "w2"]
     several = [line for line in whole for _ in range(2 if line[:2] in ("H-", "D-") else 1) if line[:2] != "P-"]
     assert read_translations([write_lines(tmp_path / "log", several)]).search() == "--nbest 2"
 
