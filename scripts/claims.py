@@ -106,6 +106,8 @@ def scale(records: Path) -> Iterator[Claim]:
         names = ("pretrained", "xavier")
         return [loss(runs[names[0], positions, s], last) - loss(runs[names[1], positions, s], last) for s in "12"]
 
+    size = float(runs["pretrained", "added", "1"]["absorption_decoder"])
+    yield f"the larger of which are {size:.1f} times as large as the positions", FINDINGS
     yield f"cost {statistics.mean(cost('added', 8)):.2f} bits with added positions after eight epochs", FINDINGS
     yield f"{statistics.mean(cost('untied', 8)):.2f} with untied ones (two seeds)", FINDINGS
     best = loss(runs["pretrained", "added", "1"]) - loss(runs["xavier", "added", "1"])
