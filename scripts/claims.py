@@ -73,6 +73,8 @@ def initialisations(records: Path) -> Iterator[Claim]:
     yield f"{-statistics.mean(content):.2f} less ({spread(content, 2)})", FINDINGS
     content = differences(bits, "shuffled", "pretrained")
     yield f"{statistics.mean(content):.3f} bits ({spread(content, 2)})", FINDINGS
+    bits_lost = statistics.mean(differences(bits, "pretrained", "xavier"))
+    yield f"raw vectors lose {bits_lost:.3f} bits and {statistics.mean(lost):.1f} BLEU", FINDINGS
     content = differences(bleu, "pretrained", "shuffled")
     yield f"{statistics.mean(content):.1f} BLEU ({spread(content, 1)})", BOTH
     penalty = loss(higher[("pretrained",)]) - loss(higher[("xavier",)])
@@ -104,6 +106,8 @@ def scale(records: Path) -> Iterator[Claim]:
         names = ("pretrained", "xavier")
         return [loss(runs[names[0], positions, s], last) - loss(runs[names[1], positions, s], last) for s in "12"]
 
+    size = float(runs["pretrained", "added", "1"]["absorption_decoder"])
+    yield f"the larger of which are {size:.1f} times as large as the positions", FINDINGS
     yield f"cost {statistics.mean(cost('added', 8)):.2f} bits with added positions after eight epochs", FINDINGS
     yield f"{statistics.mean(cost('untied', 8)):.2f} with untied ones (two seeds)", FINDINGS
     best = loss(runs["pretrained", "added", "1"]) - loss(runs["xavier", "added", "1"])
@@ -121,6 +125,8 @@ def masked_language_models(records: Path) -> Iterator[Claim]:
             found.setdefault((run["model"], run["lr"]), []).append(loss(run))
             if "--cpu" in run["command"]:
                 on_processor.setdefault((run["model"], run["lr"]), []).append(loss(run))
+        elif run["model"] == "bert_a" and run["epochs"][-1]["updates"] == 18000:
+            longer = loss(run)
     mean = {key: statistics.mean(values) for key, values in found.items()}
     yield f"RoPE has {mean['bert_rope', '2e-3']:.2f} bits at its better rate", FINDINGS
     yield f"(TUPE-R, {mean['tupe_r', '1e-3']:.2f})", FINDINGS
@@ -129,7 +135,7 @@ def masked_language_models(records: Path) -> Iterator[Claim]:
     a, ad = ({rate: statistics.mean(on_processor[m, rate]) for rate in ("5e-4", "1e-3")} for m in ("tupe_a", "bert_ad"))
     yield f"{a['1e-3']:.2f} and {ad['1e-3']:.2f} at 1e-3, {a['5e-4']:.2f} and {ad['5e-4']:.2f} at 5e-4", FINDINGS
     yield f"gain {ad['5e-4'] - a['5e-4']:.1f} to {ad['1e-3'] - a['1e-3']:.1f} bits over BERT-A^d", FINDINGS
-    yield f"has not begun to learn ({mean['bert_a', '1e-3']:.2f})", FINDINGS
+    yield f"is on its plateau ({mean['bert_a', '1e-3']:.2f}; {longer:.2f} after 18,000 updates, one seed)", FINDINGS
 
 
 def duo(records: Path) -> Iterator[Claim]:
@@ -142,7 +148,13 @@ def duo(records: Path) -> Iterator[Claim]:
     yield f"{two['epochs'][-1]['cpu_s'] / one[0]['epochs'][-1]['cpu_s']:.1f} times the time", FINDINGS
     runs = {run["run"]: run for run in read(records / "duo-small.csv")}
     gain = loss(runs["transformer.0.3.seed1"]) - loss(runs["duo_stream_decoder.0.3.seed1"])
-    yield f"With dropout 0.3 it leads by {gain:.2f} bits", FINDINGS
+    yield f"at 5e-4 and dropout 0.3, it leads by {gain:.2f} bits", FINDINGS
+
+
+def paired(found: dict[tuple[str, int], list[float]], first: str, second: str) -> str:
+    """Return the mean difference of two methods after 500 updates and half its 95 % interval over models."""
+    differences = [a - b for a, b in zip(found[first, 500], found[second, 500])]
+    return f"{statistics.mean(differences):.1f} ± {interval(differences) or 0:.1f}"
 
 
 def new_words(records: Path) -> Iterator[Claim]:
@@ -160,7 +172,10 @@ def new_words(records: Path) -> Iterator[Claim]:
     )
     yield f"{mean['avg', 500]:.0f} from the mean of all rows, {mean['none', 500]:.0f} without new words", FINDINGS
     yield f"gains {mean['none', 480] - mean['none', 500]:.0f} in the last 20 updates", FINDINGS
-    yield f"end where the mean of the subwords does ({mean['distill', 500]:.1f})", FINDINGS
+    yield f"to zeros {paired(found, 'subword', 'zeros')}, to no new words {paired(found, 'subword', 'none')}", FINDINGS
+    yield f"`avg` to no new words {paired(found, 'avg', 'none')}", FINDINGS
+    same = paired(found, "distill", "subword")
+    yield f"end where the mean of the subwords does ({mean['distill', 500]:.1f}; {same})", FINDINGS
     starts = {(row["experiment"], row["run"]): row for row in rows if row["updates"] == "0"}
     shares = starts["three_models", "lm1/zeros.seed1"], starts["shifted", "zeros.seed1"]
     before, after = (100 * float(row["kl_new_words_probability"]) for row in shares)
