@@ -156,6 +156,15 @@ def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
         check_same_preparation(states)
         if not newest or (updates_of(state) or 0) >= (updates_of(newest) or 0):
             newest = state
+    means = _means(model, sums, len(paths))
+    with whole_file(output, option="--output") as file:
+        torch.save({**newest, "model": means, "last_optimizer_state": None}, file)
+
+
+def _means(model: dict[str, torch.Tensor], sums: dict[str, torch.Tensor], count: int) -> dict[str, torch.Tensor]:
+    """Return the means of the parameters, with the memory that those of `model` share; empties `sums`."""
+    import torch
+
     shared: dict[tuple, torch.Tensor] = {}
     means = {}
     for name, value in model.items():
@@ -163,13 +172,12 @@ def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
         if value.numel() == 0 or place not in shared:
             total = sums.pop(name) if name in sums else value.clone()  # booleans have no sum
             if total.is_floating_point():
-                total = (total / len(paths)).to(torch.promote_types(value.dtype, torch.float32))
+                total = (total / count).to(torch.promote_types(value.dtype, torch.float32))
             elif value.dtype != torch.bool:
-                total = (total // len(paths)).to(value.dtype)
+                total = (total // count).to(value.dtype)
             shared[place] = total
         means[name] = shared[place]
-    with whole_file(output, option="--output") as file:
-        torch.save({**newest, "model": means, "last_optimizer_state": None}, file)
+    return means
 
 
 def _difference(first: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> str | None:

@@ -205,3 +205,17 @@ def skipped_sentences() -> None:
         assert hub.translate([long], **skip) == [""]
         assert hub.translate(["1", long]) == ["1", long]
         assert hub.generate([hub.encode(long)], **skip)[0][0]["score"] == float("-inf")
+
+
+@in_folder
+def whole_lines(folder: Path) -> None:
+    """Files that stdout and the log share: a line of stdout is there before the next one of the log."""
+    arguments = options.parse_args_and_arch(options.get_generation_parser(), ["data", "--path", "model.pt"])
+
+    def translate(config, output) -> None:
+        print("D-0\t-1\tw", file=output)
+        assert (folder / "log").read_text() == "D-0\t-1\tw\n"
+
+    with open(folder / "log", "w") as log, contextlib.redirect_stdout(log):
+        with mock.patch.object(generate, "_main", translate):
+            generate.main(arguments)

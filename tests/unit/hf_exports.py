@@ -21,11 +21,12 @@ from small_models import ARCHITECTURES
 from tupe_reference import randomise
 
 from embinit_fairseq.cli.main import main
-from embinit_fairseq.interop import verify_export
+from embinit_fairseq.interop import tokenizers, verify_export
 from embinit_fairseq.interop.architectures import TUPE
-from embinit_fairseq.interop.export import configuration
+from embinit_fairseq.interop.export import ExportRequest, configuration
 from embinit_fairseq.interop.remote import code_files
 from embinit_fairseq.interop.trained import Trained, open_trained
+from embinit_fairseq.models.tupe import TupeModel
 
 os.environ.setdefault("HF_MODULES_CACHE", tempfile.mkdtemp())  # not the home folder of who runs the tests
 SIZES = "--encoder-embed-dim 8 --encoder-ffn-embed-dim 6 --encoder-layers 2 --encoder-attention-heads 2"
@@ -71,6 +72,29 @@ def trained(folder, arch="tupe_tiny", flags="--rel-pos", **options) -> Trained:
     original = open_trained(checkpoint.path, checkpoint.dictionary)
     randomise(original.model, 0)
     return original
+
+
+def write(model, folder, **options):
+    """Write the tokenizer of a model's export."""
+    folder.mkdir()
+    tokenizers.choose_tokenizer(ExportRequest("c.pt", "out", **options), model).write(folder)
+
+
+def load(folder):
+    """Open an exported tokenizer."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=True)
+
+
+def hub_of(checkpoint, model=TupeModel, **options):
+    """Open a checkpoint by `from_pretrained`."""
+    return model.from_pretrained(str(checkpoint.folder), "c.pt", str(checkpoint.folder / "data"), **options)
+
+
+def ids_of(dictionary, line, before=()):
+    """Return fairseq's ids of a line of symbols."""
+    return [*before, *dictionary.encode_line(line, add_if_not_exist=False).tolist()]
 
 
 @functools.cache

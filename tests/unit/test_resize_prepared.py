@@ -136,6 +136,12 @@ def test_checkpoints_have_the_record_of_the_new_dictionary(recorded, tmp_path):
         find_preparation(bare / "dict.txt", checkpoint.state)
     shutil.copy(bare / "dict.txt", bare / "dict.yy.txt")
     assert find_preparation(bare / "dict.yy.txt", checkpoint.state) is None, "of the side without a record"
+    shutil.rmtree(checkpoint.output)
+    (bare / "dict.txt").write_text("yahoo! 1\nbade 1\n")  # a dictionary without a record takes the old one's away
+    words = ["transfer-vocab", "--checkpoint", checkpoint.path, "--dict", checkpoint.dictionary, "--method", "copy"]
+    assert main([*words, "--new-dict", str(bare / "dict.txt"), "--output", str(checkpoint.output)]) == 0
+    state = load_checkpoint(checkpoint.output / "model.pt")
+    assert records_in(state["cfg"]["embed_init_options"][OPTION]) == other
 
 
 @pytest.mark.parametrize("recorded", ["codes"], indirect=True)

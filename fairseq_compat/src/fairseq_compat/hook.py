@@ -52,7 +52,7 @@ FIXES = {
     "fairseq.hub_utils": ("line_ends", "skipped_sentences"),
     "fairseq.models.bart.hub_interface": ("skipped_sentences",),
     "fairseq_cli.preprocess": ("line_ends", "broken_options", "text_pairs"),
-    "fairseq_cli.interactive": ("line_ends", "shards", "replaced_words"),
+    "fairseq_cli.interactive": ("line_ends", "shards", "replaced_words", "whole_lines"),
     "fairseq_cli.score": ("line_ends", "scoring_options"),
     "fairseq.logging.progress_bar": ("continued_trackers",),
     # tools that prepare text for fairseq
@@ -75,7 +75,7 @@ FIXES = {
     "fairseq.scoring": ("target_languages",),
     "fairseq.models": ("unknown_architectures",),
     "fairseq.tasks": ("target_languages", "unknown_architectures"),
-    "fairseq_cli.generate": ("shards", "scoring_options", "replaced_words"),
+    "fairseq_cli.generate": ("shards", "scoring_options", "replaced_words", "whole_lines"),
     "fairseq_cli.validate": ("shards",),
     "fairseq_cli.eval_lm": ("empty_evaluations", "subword_marks", "shards"),
     "fairseq.data.token_block_dataset": ("numpy_aliases",),

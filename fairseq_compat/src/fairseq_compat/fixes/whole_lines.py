@@ -1,0 +1,27 @@
+"""Lines of the log begin within lines of translations.
+
+Symptom: with ``fairseq-generate ... > FILE 2>&1`` a line such as ``D-7`` goes on with a line of the log, about once in
+    every second file: Python writes stdout in blocks, which end anywhere, and the log line by line.
+Versions: all.
+Where: fairseq_cli/generate.py:61 and fairseq_cli/interactive.py (``print``); fairseq/tasks/text_to_speech.py:23 has
+    sent the log to stderr before.
+Remedy: stdout of these commands is written line by line, too. Without this fix: ``PYTHONUNBUFFERED=1``.
+Can go: with a fairseq that writes both to one stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+from fairseq_compat.patches import wrap
+
+BROKEN = r"print\("
+
+
+def patch(module):
+    @wrap(module)
+    def main(original, cfg, *args, **options):
+        with contextlib.suppress(AttributeError):  # no stream of Python's own
+            sys.stdout.reconfigure(line_buffering=True)
+        return original(cfg, *args, **options)
