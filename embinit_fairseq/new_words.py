@@ -116,7 +116,7 @@ def transfer(
             `embedding_matrix`.
         method: of `init.methods.TRANSFER`.
         subwords: for `subword`: new symbol -> old subwords; by default the longest from the left.
-        counts: symbol -> its occurrences in a text; by default those of a dict.txt or Dictionary.
+        counts: symbol -> its occurrences in a text; by default the counts in the dict.txt or Dictionary.
         **options: `vectors`, `format`, `noise_scale`, `sparsity`, `seed` (`init.requirements.MethodOptions`).
 
     Returns:
@@ -163,7 +163,7 @@ def checked_method(
     Args:
         function: the one that the user calls.
         method: its method.
-        methods: those that the function has.
+        methods: all methods of the function.
         options: its further arguments.
     """
     further = [option.name for option in fields(MethodOptions) if option.name != "method"]
@@ -223,7 +223,7 @@ def combinations(subwords: Subwords, rows: Mapping[str, int], symbols: Sequence[
 
 
 def chosen_rows(vocabulary: Vocabulary, average_over: str) -> np.ndarray:
-    """Return (N,) bool: all rows, or those that are not special."""
+    """Return (N,) bool: all rows, or the rows of words."""
     if average_over not in ("all", "words"):
         raise OptionError(f"average_over={average_over!r}: choose from all, words")
     return ~vocabulary.special if average_over == "words" else np.ones(len(vocabulary), dtype=bool)
@@ -256,7 +256,7 @@ def expansion(
     """
     if not len(averaged):
         raise OptionError(
-            "average_over: none of the symbols is a word whose row can be averaged; give those of all rows"
+            "average_over: none of the symbols is a word, so there is no row to average; give the symbols of all rows"
         )
     word = (old_row < 0) & ~new.filler
     given = Given(len(old), old_row, word, (averaged, None), composed)

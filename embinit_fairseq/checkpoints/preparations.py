@@ -29,7 +29,7 @@ from embinit_fairseq.vocab.preparation_steps import STEPS
 
 #: option in which a checkpoint has the records of its dictionaries, as JSON: name of the dictionary -> entry
 OPTION = "preparation_record"
-#: attribute of a task that was loaded with checkpoints: their records and those of the data
+#: attribute of a task that was loaded with checkpoints: the records on which checkpoints and data agree
 RECORDS = "preparation_records"
 
 
@@ -127,7 +127,9 @@ def check_same_preparation(states: Mapping[str, Mapping[str, Any]]) -> None:
         for path, entries in ((path, entries_in(state)) for path, state in states.items())
     }
     for name in sorted({name for records in places.values() for name in records}):
-        agreed(name, {place: records.get(name) for place, records in places.items()}, "use those of one preparation")
+        agreed(
+            name, {place: records.get(name) for place, records in places.items()}, "use checkpoints of one preparation"
+        )
 
 
 def refuse_options(options: Sequence[str], said_by: str, all_steps: str) -> None:
@@ -173,7 +175,7 @@ def stated_steps(
 
 
 def other_suggestion(steps: Sequence[dict[str, Any]], symbols: Collection[str], is_translation: bool) -> str | None:
-    """Return a sentence if a dictionary suggests other steps than those that follow from a file alone; else None.
+    """Return a sentence if a dictionary suggests more steps than a file of subwords alone; else None.
 
     Args:
         steps: of codes or a model that the user gives without a record and without more steps.

@@ -67,7 +67,7 @@ SPARSITY, _DIMENSIONS_PER_WORD = 64, 8
 
 @dataclass(frozen=True)
 class Given:
-    """What a method may start from.
+    """Hold the rows, words and vectors that a method may start from.
 
     Args:
         old_size: number of old rows.
@@ -130,7 +130,7 @@ def recipe_of(method: str, given: Given, scale: float | None = None, seed: int =
 
     Args:
         method: of METHODS.
-        given: what it starts from; what `Method.needs_...` says.
+        given: rows, words and vectors to start from, as `Method.needs_...` says.
         scale: c; None: the method's own.
         seed: of the draws.
 

@@ -29,7 +29,7 @@ TARGET = EXPORTED_TARGET
 
 @dataclass(frozen=True)
 class Side:
-    """What an encoder reads, or a decoder writes.
+    """Hold the dictionary of an encoder or a decoder, and the form of its sentences.
 
     Args:
         path: its dict.txt.
@@ -252,7 +252,7 @@ def _architecture_of(path: str, state: dict[str, Any], task: str) -> tuple[str, 
     import fairseq.models
 
     import embinit_fairseq.models.electra
-    import embinit_fairseq.models.tupe  # noqa: F401 # both register what they have
+    import embinit_fairseq.models.tupe  # noqa: F401 # both register their architectures
 
     options = options_of(state, "model")
     arch = str(options.get("_name") or options.get("arch"))
@@ -375,7 +375,7 @@ def _numbers(trained: Trained) -> str | None:
         raise DataError(f"{labels}: {error}; it holds the labels of a regression: numbers, a line each") from error
     text += f", which are {min(values):g} to {max(values):g}" if values else ""
     scale = labels.with_name("scale")
-    return text + (f" (those of the data set times {float(scale.read_text()):g})" if scale.is_file() else "")
+    return text + (f" (the labels of the data set times {float(scale.read_text()):g})" if scale.is_file() else "")
 
 
 def _label_files(trained: Trained, name: str) -> Iterator[Path]:

@@ -78,7 +78,7 @@ def old_segmentation(
     named = {} if recorded is None else {n: recorded.path_of(n, given[n]) for n in recorded.files if n in given}
     files = {name: path for name, path in given.items() if path is not None} or named
     segmentation = read_segmentation(files.get("codes"), files.get("model"), symbols=set(old_model.symbols))
-    # path_of has compared these files with those that made the dictionary
+    # path_of has compared these files with the hashes of the record
     is_recorded = stated is None and bool(named) and files.keys() <= named.keys()
     if segmentation is not None and not is_recorded:
         check_segmentation(segmentation, old_model.vocabulary, old_model.dictionary)
@@ -156,7 +156,7 @@ def _file(name: str, recorded: Recorded, old: Segmentation | None, folder: Path)
 
 
 def _copy(name: str, path: str, folder: Path) -> Path:
-    """Copy a step's file, and what is read with it, to a folder; return its new path."""
+    """Copy a step's file, and the files read with it, to a folder; return its new path."""
     folder.mkdir(exist_ok=True)
     for file, copy in files_with(path, _NAMES[name]).items():
         shutil.copyfile(file, folder / copy)

@@ -129,7 +129,7 @@ class Recorded:
         return str(path)
 
     def moved(self, folder: Path) -> Recorded:
-        """Return the record with the paths of its files relative to another folder; those of a checkpoint stay."""
+        """Return the record with paths of its files relative to another folder; a checkpoint's record stays as it is."""
         if self.folder is None or self.folder == folder:
             return self
         files = {
@@ -397,12 +397,12 @@ def _relative(path: PathLike, folder: PathLike) -> str:
 
 
 def _hashes(path: PathLike) -> str:
-    """Return the hash of a file and of what is read with it."""
+    """Return the hash of a file and of the files that are read with it."""
     return " ".join(sha256(file) for file in files_with(path, ""))
 
 
 def files_with(path: PathLike, name: str) -> dict[Path, str]:
-    """Return a file, and what is read with it (words that codes keep whole, their vocabulary) -> names for copies.
+    """Return a file, and the files read with it (glossary and vocabulary of codes) -> names for copies.
 
     Args:
         path: of the file.

@@ -138,7 +138,7 @@ def test_a_regression_says_its_units_and_nothing_of_labels(tmp_path, capsys):
     assert trained.open_trained(checkpoint.path).numbers.endswith("of the training, which are 0.04 to 1")
     (labels / "scale").write_text("0.2\n")
     assert export_hf(checkpoint) == 0
-    text, units = capsys.readouterr().out, "which are 0.04 to 1 (those of the data set times 0.2)"
+    text, units = capsys.readouterr().out, "which are 0.04 to 1 (the labels of the data set times 0.2)"
     assert f"{HEAD}: a number in the units of the labels of the training, {units}\n" in text
     assert "label" not in text.replace("labels of the training", "")
     assert units in (checkpoint.output / "README.md").read_text()

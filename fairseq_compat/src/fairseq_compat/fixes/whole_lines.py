@@ -1,7 +1,7 @@
 """Lines of the log begin within lines of translations.
 
-Symptom: with ``fairseq-generate ... > FILE 2>&1`` a line such as ``D-7`` goes on with a line of the log, about once in
-    every second file: Python writes stdout in blocks, which end anywhere, and the log line by line.
+Symptom: with ``fairseq-generate ... > FILE 2>&1`` a line such as ``D-7`` may go on with a line of the log: Python
+    writes stdout in blocks, of which one may end before the end of a line, and the log line by line.
 Versions: all.
 Where: fairseq_cli/generate.py:61 and fairseq_cli/interactive.py (``print``); fairseq/tasks/text_to_speech.py:23 has
     sent the log to stderr before.
@@ -11,7 +11,7 @@ Can go: with a fairseq that writes both to one stream.
 
 from __future__ import annotations
 
-import contextlib
+import io
 import sys
 
 from fairseq_compat.patches import wrap
@@ -22,6 +22,6 @@ BROKEN = r"print\("
 def patch(module):
     @wrap(module)
     def main(original, cfg, *args, **options):
-        with contextlib.suppress(AttributeError):  # no stream of Python's own
+        if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True)
         return original(cfg, *args, **options)
