@@ -129,7 +129,7 @@ class Recorded:
         return str(path)
 
     def moved(self, folder: Path) -> Recorded:
-        """Return the record with paths of its files relative to another folder; a checkpoint's record stays as it is."""
+        """Return the record with its files' paths relative to another folder; a checkpoint's stays as it is."""
         if self.folder is None or self.folder == folder:
             return self
         files = {
