@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import sys
 from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from fairseq.models.lstm import LSTMModel  # noqa: E402
 from fairseq.utils import import_user_module  # noqa: E402
 from fairseq_compat.fixes.empty_user_dirs import resolved  # noqa: E402
 from fairseq_compat.fixes.half_precision import obstacle  # noqa: E402
+from fairseq_compat.refusals import show_as_lines  # noqa: E402
 from training_symptoms import labelled  # noqa: E402
 
 
@@ -143,3 +145,27 @@ def test_files_are_never_loaded_by_the_broadcast(tmp_path: Path) -> None:
     with (tmp_path / "weights.pt").open("rb") as file, pytest.raises(TypeError, match="never a file"):
         distributed.torch.load(file)
     assert distributed.torch.load is not torch.load
+
+
+# ---- how a refusal is shown
+
+
+def raised(function) -> BaseException:
+    with pytest.raises(BaseException) as caught:
+        function()
+    return caught.value
+
+
+@pytest.mark.parametrize("program", ["/bin/fairseq-preprocess", "/x/fairseq_cli/preprocess.py", "/bin/another"])
+def test_a_refusal_of_a_fix_is_one_line_in_fairseqs_commands(program: str, monkeypatch, capsys) -> None:
+    """Errors of what a fix calls, faults of a fix and other programs keep their traceback."""
+    monkeypatch.setattr(sys, "excepthook", lambda *_: print("others", file=sys.stderr))
+    for _ in range(2):  # calling it again is harmless
+        show_as_lines()
+    monkeypatch.setattr(sys, "argv", [program])
+    refusal = raised(lambda: resolved(models, "/none/such"))
+    for error in (refusal, raised(lambda: resolved(models, 3)), raised(lambda: int("x")), ValueError("never raised")):
+        sys.excepthook(type(error), error, error.__traceback__)
+        is_line = error is refusal and "fairseq" in program
+        expected = f"{program.split('/')[-1]}: error: {refusal}\n" if is_line else "others\n"
+        assert capsys.readouterr().err == expected

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from types import ModuleType
 
 from fairseq_compat.hook import FIXES
+from fairseq_compat.refusals import show_as_lines
 
 #: environment variable with the fixes to switch off
 DISABLE = "FAIRSEQ_COMPAT_DISABLE"
@@ -96,6 +97,7 @@ def _print_unknown(name: str, module: ModuleType) -> None:
 
 def execute(module: ModuleType, loader, names: tuple[str, ...]) -> None:
     """Execute `module` with its real `loader`, and apply its fixes that are needed and not switched off."""
+    show_as_lines()
     off = disabled()
     assert module.__spec__ is not None  # an import system made this module
     module.__loader__ = module.__spec__.loader = loader  # no trace of the hook remains
