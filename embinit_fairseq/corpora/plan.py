@@ -203,6 +203,11 @@ def _copy_of(dictionary: str, langs: Sequence[str], is_joined: bool) -> str:
             raise OptionError(
                 f"--joined-dictionary: {copy} has other symbols than {dictionary}; give it by --target-dict"
             )
+        elif copy == own and len(langs) == 1:
+            raise OptionError(
+                f"{dictionary}: is not the dictionary of {langs[0]}, which is {own.name} next to it; give --dict that of "
+                "the source and --target-dict that of the target"
+            )
     return dictionary
 
 

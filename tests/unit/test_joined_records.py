@@ -79,6 +79,15 @@ def test_the_codes_of_one_side_are_not_those_of_the_other(tmp_path, refused):
     assert "--bpe-codes" in refused(*call, "--steps", "moses,bpe")
 
 
+def test_dictionaries_of_the_wrong_side_are_refused(tmp_path, printed, refused):
+    german = write_joined(tmp_path / "old")
+    english = german.with_name("dict.en.txt")
+    english.write_text("of 3\n" + english.read_text())
+    call = ["prepare", *texts(tmp_path, "test.de", "test.en"), "--output", tmp_path / "out", "--steps", "moses"]
+    assert "--target-dict" in refused(*call, "--dict", english, "--target-dict", german)
+    assert not (tmp_path / "out").exists()
+
+
 def test_prepare_one_text(tmp_path, printed):
     """The suffix says the language; without one, the dictionary that the user chose."""
     joined = write_joined(tmp_path / "joined")
