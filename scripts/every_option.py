@@ -3,7 +3,7 @@
     nice python scripts/every_option.py OPTIONS.tsv [COMMAND ...]      # preprocess train generate ...; default: all
 
 Each call is a fork of this process, on tiny data in a temporary folder. Calls whose line is in OPTIONS.tsv are left
-out, so that an interrupted call goes on. A line per option: command, the choice that brings the option (`--optimizer
+out, so that an interrupted call continues. A line per option: command, the choice that brings the option (`--optimizer
 adam`) and the option, value, outcome, last line of the output. A choice has a line without an option, too. Outcomes:
 
     read      status 0, and the command read the value

@@ -141,7 +141,7 @@ def _key(folded: str) -> bytes | str:
 class RowCollector:
     """Keep the first row of each wanted word, in the file's order.
 
-    Valid after `read`: `lines`, their number without blank ones; `broken`, how many of them are not a word with D
+    Valid after `read`: `lines`, their number without empty ones; `broken`, how many of them are not a word with D
     numbers; `first_broken`, (line number, reason) of a few; `duplicates`, later rows of words that have one;
     `ends_line`, whether the last line has its line break.
     """
@@ -196,7 +196,7 @@ class RowCollector:
         return list(self._words), self._matrix[: len(self._words)]
 
     def _check_last(self, number: int, line: bytes) -> None:
-        """Raise VectorFileError if the last line that is not blank shows that the file was cut short."""
+        """Raise VectorFileError if the last line that is not empty shows that the file was cut short."""
         values = fields(line)
         self.ends_line = line.endswith(b"\n")
         if len(values) <= self._dim or (not self.ends_line and parse_number(values[-1]) is None):

@@ -1,6 +1,6 @@
 """Find the row of one vocabulary for a symbol of another one: the closest spelling of the same piece of text.
 
-Two symbols are the same piece of text if their markers do not contradict each other (`tokens.compatible`) and their
+Two symbols are the same piece of text if their markers do not contradict each other (`subword_styles.compatible`) and their
 texts are equal, or one word in two spellings (`closeness`). Rules name what differs:
 
     exact       nothing, or only whether letters are composed (NFC) or decomposed (NFD)

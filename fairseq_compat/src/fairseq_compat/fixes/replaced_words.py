@@ -35,7 +35,7 @@ def patch_utils(module) -> None:
     @wrap(module)
     def extract_hard_alignment(original, attn, src_sent, tgt_sent, pad, eos):
         padding = src_sent == pad
-        if attn[:, padding].any():  # an LSTM moves the padding behind the words
+        if attn[:, padding].any():  # an LSTM moves the padding after the words
             src_sent = module.torch.cat([src_sent[~padding], src_sent[padding]])
         return original(attn, src_sent, tgt_sent, pad, eos)
 

@@ -2,7 +2,7 @@
 
 Symptom: ``fairseq-preprocess`` ends with 0 on 10,000 source and 9,997 target lines; the training dies later with an
     assertion that names no numbers. With ``--srcdict``, a ``preparation.json`` next to the dictionary (how raw text
-    became its symbols; embinit_fairseq writes it) stays behind, and the new data do not say how text is prepared.
+    became its symbols; embinit_fairseq writes it) is not copied, and the new data do not say how text is prepared.
 Where: fairseq_cli/preprocess.py:277 (nothing compares the sides; ``Dictionary.save`` writes the dictionary alone).
 Remedy: lines are counted before anything is written; the record of each dictionary that is written goes with it.
 Can go: with a fairseq that compares the sides.
