@@ -205,8 +205,8 @@ def _copy_of(dictionary: str, langs: Sequence[str], is_joined: bool) -> str:
             )
         elif copy == own and len(langs) == 1:
             raise OptionError(
-                f"{dictionary}: is not the dictionary of {langs[0]}, which is {own.name} next to it; give --dict that of "
-                "the source and --target-dict that of the target"
+                f"{dictionary}: is not the dictionary of {langs[0]}, which is {own.name} next to it; give --dict that "
+                "of the source and --target-dict that of the target"
             )
     return dictionary
 

@@ -1,7 +1,7 @@
 """Find the row of one vocabulary for a symbol of another one: the closest spelling of the same piece of text.
 
-Two symbols are the same piece of text if their markers do not contradict each other (`subword_styles.compatible`) and their
-texts are equal, or one word in two spellings (`closeness`). Rules name what differs:
+Two symbols are the same piece of text if their markers do not contradict each other (`subword_styles.compatible`), and
+if their texts are equal, or are one word in two spellings (`closeness`). Rules name what differs:
 
     exact       nothing, or only whether letters are composed (NFC) or decomposed (NFD)
     entities    one text is as Moses' tokenizer writes it: `&apos;s` is `'s`, `@-@` is `-`

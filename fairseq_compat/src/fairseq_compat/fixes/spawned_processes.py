@@ -1,4 +1,4 @@
-"""With --cpu fairseq counts GPUs and starts no process; with srun it starts another number of processes than --distributed-world-size says.
+"""With --cpu fairseq counts GPUs and starts no process; with srun their number is not --distributed-world-size.
 
 Symptom: (a) ``--distributed-world-size 2 --cpu`` ends with ``AssertionError: world size is 2 but have 0 available
     devices``; with ``--distributed-init-method`` as well it starts nothing at all, and the exit status is 0. (b) With
