@@ -12,6 +12,7 @@ import csv
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import matplotlib
@@ -21,17 +22,17 @@ from records import best_epoch, read
 
 from embinit_fairseq.arguments import ArgumentParser
 
-#: initialisation -> name for readers, in the order of the figure
-INITIALISATIONS = {
-    "none": "fairseq's own",
-    "xavier": "xavier",
-    "pretrained_xavier": "pretrained_xavier",
-    "shuffled_xavier": "shuffled at Xavier's scale",
-    "pretrained": "pretrained (raw)",
-    "shuffled": "shuffled (raw)",
-}
 #: a colour means the same on all figures: dots of single runs; what is compared with
 DOTS, BASELINE = "#000000", "0.45"
+#: initialisation -> name for readers, colour and line, in the order of the figure; dashed: not at Xavier's scale
+INITIALISATIONS = {
+    "none": ("fairseq's own", "#000000", "--"),
+    "xavier": ("xavier", BASELINE, "-"),
+    "pretrained_xavier": ("pretrained_xavier", "#332288", "-"),
+    "shuffled_xavier": ("shuffled at Xavier's scale", "#aa4499", "-"),
+    "pretrained": ("pretrained (raw)", "#332288", "--"),
+    "shuffled": ("shuffled (raw)", "#aa4499", "--"),
+}
 #: use of position encodings -> colour
 POSITIONS = {"added": "#0072b2", "absent": "#d55e00", "untied": "#009e73"}
 #: method of new words -> colour
@@ -51,10 +52,25 @@ def initialisations_by_rate(records: Path) -> Figure:
         losses = defaultdict(list)
         for run in read(records / f"{file}.csv"):
             losses[run["init"]].append(best_epoch(run)["valid_loss"])
-        draw_dots(
-            panel, {name: losses[init] for init, name in INITIALISATIONS.items() if init in losses}, losses["xavier"]
-        )
+        rows = {name: losses[init] for init, (name, _, _) in INITIALISATIONS.items() if init in losses}
+        draw_dots(panel, rows, losses["xavier"])
         panel.set(title=title, xlabel="validation loss (bits per token)", xlim=(2.32, 2.71))
+    return figure
+
+
+def initialisations_by_epoch(records: Path) -> Figure:
+    """Draw validation loss and BLEU of the initialisations after each epoch, at the paper's learning rate."""
+    figure, axes = panels(2)
+    columns = {"valid_loss": "validation loss (bits per token)", "valid_score": "validation BLEU"}
+    for panel, (column, label) in zip(axes, columns.items()):
+        values: defaultdict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for run in read(records / "table1-full.csv"):
+            for epoch in run["epochs"]:
+                values[run["init"]][epoch["epoch"]].append(epoch[column])
+        for init, (name, colour, style) in INITIALISATIONS.items():
+            draw_means(panel, values[init], colour, name, style)
+        panel.set(xlabel="epoch", ylabel=label)
+    axes[0].legend(frameon=False)
     return figure
 
 
@@ -116,7 +132,7 @@ def masked_language_models(records: Path) -> Figure:
     return figure
 
 
-def duo(records: Path) -> Figure:
+def duo(records: Path, file: str = "duo-small-rates", rate: str = ".2e-3", highest: float = 4.2) -> Figure:
     """Draw validation loss per epoch and per processor second: Duo, a transformer, one stream with both sets."""
     names = {
         "transformer": ("transformer, one set of vectors", BASELINE),
@@ -125,34 +141,24 @@ def duo(records: Path) -> Figure:
         "duo_two_sets": ("Duo, both sets", "#d55e00"),
     }
     figure, axes = panels(2)
-    runs = {run["run"]: run["epochs"] for run in read(records / "duo-small-rates.csv")}
+    runs = {run["run"]: run["epochs"] for run in read(records / f"{file}.csv")}
     for panel, column, label in zip(axes, ("epoch", "cpu_s"), ("epoch", "CPU seconds")):
         for model, (name, colour) in names.items():
             for seed, style in ((1, "o-"), (2, "o--")):
-                epochs = runs.get(f"{model}.0.1.2e-3.seed{seed}", [])
+                epochs = runs.get(f"{model}.0.1{rate}.seed{seed}", [])
                 points = [epoch[column] for epoch in epochs], [epoch["valid_loss"] for epoch in epochs]
                 panel.plot(*points, style, color=colour, markersize=3, label=name if seed == 1 else None)
-        panel.set(xlabel=label, ylabel="validation loss (bits per token)", ylim=(2.3, 4.2))
+        panel.set(xlabel=label, ylabel="validation loss (bits per token)", ylim=(2.3, highest))
     axes[0].legend(frameon=False)
     return figure
 
 
 def new_words(records: Path) -> Figure:
     """Draw perplexity after adding words, and the probability of all new words before and after a shift of logits."""
-    with open(records / "books.csv", encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = adaptations(records)
     figure, (left, right) = panels(2)
-    for method, colour in METHODS.items():
-        perplexities = defaultdict(list)
-        for row in rows:
-            if (row["experiment"], row["method"]) == ("three_models", method):
-                perplexities[int(row["updates"])].append(float(row["word_ppl"]))
-        updates = sorted(perplexities)[1:]
-        means = [statistics.mean(perplexities[update]) for update in updates]
-        left.plot(updates, means, color=colour, label={"none": "no new words"}.get(method, method))
-    left.set(xlabel="updates on the new domain", ylabel="perplexity per word", yscale="log")
-    left.set_yticks([450, 600, 800, 1000], ["450", "600", "800", "1000"], minor=False)
-    left.minorticks_off()
+    draw_perplexities(left, rows, "word_ppl", (450, 600, 800, 1000))
+    left.set(ylabel="perplexity per word")
     left.legend(frameon=False)
     levels = (
         ("three_models", "lm1/{}.seed1", "as trained (log Z = 8.7)", ""),
@@ -172,6 +178,39 @@ def new_words(records: Path) -> Figure:
     right.set(ylabel="probability of all new words (0 to 1)", yscale="log", ylim=(5e-4, 1))
     right.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
     return figure
+
+
+def old_and_new_words(records: Path) -> Figure:
+    """Draw the perplexities of the other words and of the new ones while a model learns a new domain."""
+    rows = adaptations(records)
+    figure, (left, right) = panels(2)
+    draw_perplexities(left, rows, "other_ppl", (450, 500, 600, 800))
+    draw_perplexities(right, rows, "new_ppl", (1000, 3000, 10000, 30000))
+    left.set(ylabel="perplexity of the other words")
+    right.set(ylabel="perplexity of the new words")
+    right.legend(frameon=False)
+    return figure
+
+
+def adaptations(records: Path) -> list[dict[str, str]]:
+    """Return the rows of the record of language models with new words."""
+    with open(records / "books.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def draw_perplexities(axes: Axes, rows: list[dict[str, str]], column: str, ticks: Sequence[int]) -> None:
+    """Draw the mean perplexity of three models after the first updates, a line per method."""
+    for method, colour in METHODS.items():
+        perplexities = defaultdict(list)
+        for row in rows:
+            if (row["experiment"], row["method"]) == ("three_models", method):
+                perplexities[int(row["updates"])].append(float(row[column]))
+        updates = sorted(perplexities)[1:]
+        means = [statistics.mean(perplexities[update]) for update in updates]
+        axes.plot(updates, means, color=colour, label={"none": "no new words"}.get(method, method))
+    axes.set(xlabel="updates on the new domain", yscale="log")
+    axes.set_yticks(ticks, [f"{tick:,}" for tick in ticks], minor=False)
+    axes.minorticks_off()
 
 
 def panels(count: int) -> tuple[Figure, list[Axes]]:
@@ -204,11 +243,14 @@ def draw_means(axes: Axes, values: dict[float, list[float]], colour: str, label:
 #: name of the PNG file -> function that draws it
 FIGURES: dict[str, Callable[[Path], Figure]] = {
     "finding_scale": initialisations_by_rate,
+    "multi30k": initialisations_by_epoch,
     "scale": scale,
     "finding_learning_rate": learning_rate,
     "finding_positions": masked_language_models,
     "finding_duo": duo,
+    "duo_multi30k": partial(duo, file="duo-small", rate="", highest=5.3),
     "finding_new_words": new_words,
+    "expansion_books": old_and_new_words,
 }
 
 
