@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -116,7 +117,7 @@ def test_a_page_goes_from_text_to_bleu_and_others_use_the_model(toy_translation,
         assert found["equal"] == found["sentences"] == 20
         assert found["distinct"] > 2
 
-    said = run_page("trim_vocab.md", {"-n 2000": "-n 4", "--beam 5": "--beam 1 --cpu"}, tmp_path)
+    said = run_page("trim_vocab.md", {"-n 2000": "-n 4", "--beam 5": "--beam 1 --cpu"}, tmp_path, more=BY_CODES)
     monkeypatch.chdir(tmp_path)  # the log names the data
     trimmed = read_texts(ScoreRequest("small.log", ["test.en"]))
     assert lines(tmp_path / "small.en") == trimmed.text, "raw text through fairseq-interactive is prepared text"
@@ -127,6 +128,12 @@ def test_a_page_goes_from_text_to_bleu_and_others_use_the_model(toy_translation,
     assert {*" ".join(lines(tmp_path / "small-data/text/test.de")).split()} <= symbols
 
 
+#: raw text by the codes of the trimmed dictionary, next to which is their vocabulary (fix `bpe_vocabularies`)
+BY_CODES = """
+fairseq-interactive small-data/bin --user-dir embinit_fairseq --path small/model.pt --beam 1 --cpu -s de -t en \\
+  --tokenizer moses --moses-no-dash-splits --bpe subword_nmt --bpe-codes small/bpe.codes \\
+  < test.de | grep ^D- | cut -f 3 > small.en
+"""
 #: after the blocks of use_a_model.md, where they have opened the exported folder
 IN_TRANSFORMERS = """
 if "AutoTokenizer" in globals():
@@ -155,6 +162,24 @@ def test_the_first_training_of_the_readme(toy_translation: Path, tmp_path: Path)
     slots = json.loads((tmp_path / "run1/result.json").read_text())["init"]["slots"]
     assert {slot["strategy"] for slot in slots.values()} == {"pretrained_xavier"}
     assert (slots["decoder"]["found"], slots["encoder"]["coverage_tokens"] > 0.9) == (30, True)
+
+
+def test_vectors_of_subwords_from_text_to_training(toy_translation: Path, tmp_path: Path) -> None:
+    """A joined dictionary: the one matrix has a vector for every subword that occurs twice in the text of both."""
+    write_text(toy_translation, tmp_path)
+    changes = {
+        "scripts/train_vectors.py": str(SCRIPTS / "train_vectors.py"),
+        "--dim 300": "--dim 16",
+        "-dim 300": "-dim 16",
+        "--bpe-size 8000": "--bpe-size 50",
+        "--max-epoch 30": SMALL.replace("--max-epoch 5", "--max-epoch 1"),
+    }
+    run_page("own_data.md#With vectors", changes, tmp_path)
+    (slot,) = json.loads((tmp_path / "vectors/result.json").read_text())["init"]["slots"].values()
+    texts = [(tmp_path / f"joined/text/train.{lang}").read_text().split() for lang in ("de", "en")]
+    assert {*texts[0]} - {*texts[1]}, "vectors of one language lack subwords"
+    frequent = [symbol for symbol, count in Counter(texts[0] + texts[1]).items() if count > 1]
+    assert (slot["strategy"], slot["tied"], slot["found"]) == ("pretrained_xavier", True, len(frequent))
 
 
 def test_sentencepiece_from_text_to_bleu(toy_translation: Path, tmp_path: Path) -> None:
