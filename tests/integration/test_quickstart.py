@@ -183,14 +183,31 @@ def test_vectors_of_subwords_from_text_to_training(toy_translation: Path, tmp_pa
 
 
 def test_sentencepiece_from_text_to_bleu(toy_translation: Path, tmp_path: Path) -> None:
+    """The section's training, then the commands of the pages: raw text is translated as prepared text."""
     write_text(toy_translation, tmp_path)
-    run_page("own_data.md#Sentencepiece", CHANGES, tmp_path)
+    run_page("own_data.md#Sentencepiece", {"--max-epoch 30": SMALL}, tmp_path, more=WITH_SENTENCEPIECE)
     hypotheses = check_run(tmp_path)
     assert lines(tmp_path / "translated.en") == hypotheses  # of raw text and of what was segmented before
+    changes = {
+        'tokenizer="moses",\n    moses_no_dash_splits=True,\n    bpe="subword_nmt"': 'bpe="sentencepiece"',
+        'bpe_codes="data/bpe.codes"': 'sentencepiece_model="data/sentencepiece.model"',
+        "beam=5": "beam=1",
+        "Ein Hund läuft durch den Schnee.": "d1 d2",
+    }
     more = """
 for text, pieces in zip(open("test.de"), open("data/text/test.de")):
     assert model.encode(text).tolist() == model.src_dict.encode_line(pieces, add_if_not_exist=False).tolist()
 print(model.translate(open("test.de").readline(), beam=1))"""
-    changes = {"beam=5": "beam=1", "Ein Hund läuft durch den Schnee.": "d1 d2"}
-    said = run_page("own_data.md#Sentencepiece", changes, tmp_path, "python", more)
+    said = run_page("use_a_model.md#Python", changes, tmp_path, "python", more)
     assert said.splitlines()[-1:] == hypotheses[:1]
+
+
+#: what own_data.md says of a model of sentencepiece: as above
+WITH_SENTENCEPIECE = """
+embinit average run1 --last 5 --output run1/averaged.pt
+fairseq-generate data/bin --user-dir embinit_fairseq --path run1/averaged.pt --beam 1 --cpu \\
+  > run1/test.generate.log 2>&1
+embinit score run1 --ref test.en
+fairseq-interactive data/bin --user-dir embinit_fairseq --path run1/averaged.pt --beam 1 --cpu --tokenizer recorded \\
+  < test.de | grep ^D- | cut -f 3 > translated.en
+"""
