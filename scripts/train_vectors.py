@@ -11,8 +11,9 @@ about 0.4); --std sets it, for comparable experiments with unscaled vectors.
 
     python scripts/train_vectors.py --text train.de --dim 300 --output vectors.de.txt
 
-The text has one sentence per line in tokens separated by spaces, the same tokens as the model's. The output is text
-without a header (GloVe's format), or .npz, which holds any word; the most frequent word is first.
+The text has one sentence per line in tokens separated by spaces, the same tokens as the model's. Several files are read
+as one text: a joined dictionary needs vectors of both languages. The output is text without a header (GloVe's format),
+or .npz, which holds any word; the most frequent word is first.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """Return the arguments."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--text", type=Path, required=True, help="one sentence per line, tokens separated by spaces")
+    add("--text", type=Path, nargs="+", required=True, help="files with one sentence per line, tokens between spaces")
     add("--output", type=Path, required=True, help="file to write: text, or .npz")
     add("--method", choices=("ppmi_svd", "word2vec", "fasttext"), default="ppmi_svd", help="default: %(default)s")
     add("--std", type=float, help="scale all values to this standard deviation")
@@ -142,7 +143,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Learn the vectors and write them."""
     args = parse()
-    sentences = [words for _, line in read_lines(args.text, flag="--text") if (words := line.split())]
+    lines = chain.from_iterable(read_lines(path, flag="--text") for path in args.text)
+    sentences = [words for _, line in lines if (words := line.split())]
     words, matrix = learn(sentences, args)
     (write_npz if args.output.suffix == ".npz" else write_text)(args.output, words, matrix)
     mean, std = matrix.mean(dtype=np.float64), matrix.std(ddof=1, dtype=np.float64)

@@ -232,7 +232,8 @@ def _next(plan: Plan, classes: Sequence[str]) -> str:
         source, target = plan.columns
         task = f"{task} --source-lang {source} --target-lang {target}"
         if trains:
-            return f"fairseq-train {data} {task} --arch transformer_iwslt_de_en ..."
+            tied = " --share-all-embeddings" if plan.request.joined_dictionary else ""
+            return f"fairseq-train {data} {task} --arch transformer_iwslt_de_en{tied} ..."
         return f"fairseq-generate {data} {task} --gen-subset {test} --path MODEL.pt ..."
     if trains:
         return f"fairseq-train {data} {task} --arch transformer_lm ... (--task masked_lm --arch roberta_base ...)"

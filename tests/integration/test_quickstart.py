@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -116,7 +117,7 @@ def test_a_page_goes_from_text_to_bleu_and_others_use_the_model(toy_translation,
         assert found["equal"] == found["sentences"] == 20
         assert found["distinct"] > 2
 
-    said = run_page("trim_vocab.md", {"-n 2000": "-n 4", "--beam 5": "--beam 1 --cpu"}, tmp_path)
+    said = run_page("trim_vocab.md", {"-n 2000": "-n 4", "--beam 5": "--beam 1 --cpu"}, tmp_path, more=BY_CODES)
     monkeypatch.chdir(tmp_path)  # the log names the data
     trimmed = read_texts(ScoreRequest("small.log", ["test.en"]))
     assert lines(tmp_path / "small.en") == trimmed.text, "raw text through fairseq-interactive is prepared text"
@@ -127,6 +128,12 @@ def test_a_page_goes_from_text_to_bleu_and_others_use_the_model(toy_translation,
     assert {*" ".join(lines(tmp_path / "small-data/text/test.de")).split()} <= symbols
 
 
+#: raw text by the codes of the trimmed dictionary, next to which is their vocabulary (fix `bpe_vocabularies`)
+BY_CODES = """
+fairseq-interactive small-data/bin --user-dir embinit_fairseq --path small/model.pt --beam 1 --cpu -s de -t en \\
+  --tokenizer moses --moses-no-dash-splits --bpe subword_nmt --bpe-codes small/bpe.codes \\
+  < test.de | grep ^D- | cut -f 3 > small.en
+"""
 #: after the blocks of use_a_model.md, where they have opened the exported folder
 IN_TRANSFORMERS = """
 if "AutoTokenizer" in globals():
@@ -157,15 +164,50 @@ def test_the_first_training_of_the_readme(toy_translation: Path, tmp_path: Path)
     assert (slots["decoder"]["found"], slots["encoder"]["coverage_tokens"] > 0.9) == (30, True)
 
 
-def test_sentencepiece_from_text_to_bleu(toy_translation: Path, tmp_path: Path) -> None:
+def test_vectors_of_subwords_from_text_to_training(toy_translation: Path, tmp_path: Path) -> None:
+    """A joined dictionary: the one matrix has a vector for every subword that occurs twice in the text of both."""
     write_text(toy_translation, tmp_path)
-    run_page("own_data.md#Sentencepiece", CHANGES, tmp_path)
+    changes = {
+        "scripts/train_vectors.py": str(SCRIPTS / "train_vectors.py"),
+        "--dim 300": "--dim 16",
+        "-dim 300": "-dim 16",
+        "--bpe-size 8000": "--bpe-size 50",
+        "--max-epoch 30": SMALL.replace("--max-epoch 5", "--max-epoch 1"),
+    }
+    run_page("own_data.md#With vectors", changes, tmp_path)
+    (slot,) = json.loads((tmp_path / "vectors/result.json").read_text())["init"]["slots"].values()
+    texts = [(tmp_path / f"joined/text/train.{lang}").read_text().split() for lang in ("de", "en")]
+    assert {*texts[0]} - {*texts[1]}, "vectors of one language lack subwords"
+    frequent = [symbol for symbol, count in Counter(texts[0] + texts[1]).items() if count > 1]
+    assert (slot["strategy"], slot["tied"], slot["found"]) == ("pretrained_xavier", ["decoder"], len(frequent))
+
+
+def test_sentencepiece_from_text_to_bleu(toy_translation: Path, tmp_path: Path) -> None:
+    """The section's training, then the commands of the pages: raw text is translated as prepared text."""
+    write_text(toy_translation, tmp_path)
+    run_page("own_data.md#Sentencepiece", {"--max-epoch 30": SMALL}, tmp_path, more=WITH_SENTENCEPIECE)
     hypotheses = check_run(tmp_path)
     assert lines(tmp_path / "translated.en") == hypotheses  # of raw text and of what was segmented before
+    changes = {
+        'tokenizer="moses",\n    moses_no_dash_splits=True,\n    bpe="subword_nmt"': 'bpe="sentencepiece"',
+        'bpe_codes="data/bpe.codes"': 'sentencepiece_model="data/sentencepiece.model"',
+        "beam=5": "beam=1",
+        "Ein Hund läuft durch den Schnee.": "d1 d2",
+    }
     more = """
 for text, pieces in zip(open("test.de"), open("data/text/test.de")):
     assert model.encode(text).tolist() == model.src_dict.encode_line(pieces, add_if_not_exist=False).tolist()
 print(model.translate(open("test.de").readline(), beam=1))"""
-    changes = {"beam=5": "beam=1", "Ein Hund läuft durch den Schnee.": "d1 d2"}
-    said = run_page("own_data.md#Sentencepiece", changes, tmp_path, "python", more)
+    said = run_page("use_a_model.md#Python", changes, tmp_path, "python", more)
     assert said.splitlines()[-1:] == hypotheses[:1]
+
+
+#: what own_data.md says of a model of sentencepiece: as above
+WITH_SENTENCEPIECE = """
+embinit average run1 --last 5 --output run1/averaged.pt
+fairseq-generate data/bin --user-dir embinit_fairseq --path run1/averaged.pt --beam 1 --cpu \\
+  > run1/test.generate.log 2>&1
+embinit score run1 --ref test.en
+fairseq-interactive data/bin --user-dir embinit_fairseq --path run1/averaged.pt --beam 1 --cpu --tokenizer recorded \\
+  < test.de | grep ^D- | cut -f 3 > translated.en
+"""

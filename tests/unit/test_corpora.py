@@ -116,7 +116,8 @@ def test_a_table_says_what_was_found_with_the_numbers_of_the_lines(parallel, tmp
 
 def test_a_trained_models_dictionary_says_the_steps(parallel, tmp_path, printed, refused):
     first, again = tmp_path / "first", tmp_path / "again"
-    printed("prepare", *parallel, *BPE, "--joined-dictionary", "--output", first)
+    record = printed("prepare", *parallel, *BPE, "--joined-dictionary", "--output", first)
+    assert re.match("fairseq-train .* --arch transformer_iwslt_de_en --share-all-embeddings ", record["next"])
     given = ("--dict", first / "bin/dict.de.txt", "--joined-dictionary", "--output", again)
     printed("prepare", *parallel, *given)
     same_files(first / "bin", again / "bin")

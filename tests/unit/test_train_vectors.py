@@ -56,6 +56,15 @@ def test_same_seed_same_vectors_and_std_sets_the_scale_and_nothing_else(run, met
     assert again / 0.4 == pytest.approx(matrix / matrix.std(ddof=1), abs=1e-5)
 
 
+def test_several_files_are_one_text(tmp_path: Path, run) -> None:
+    """Also the last line of a file that does not end: it is no beginning of the next file's first line."""
+    for name, part in (("de", TEXT[:7]), ("en", TEXT[7:])):
+        (tmp_path / name).write_text("\n".join(part), encoding="utf-8")
+    options = ("--dim", "4", "--min-count", "1")
+    (words, matrix), (same, again) = run(*options), run(*options, "--text", *(str(tmp_path / n) for n in ("de", "en")))
+    assert (same, again.tolist()) == (words, matrix.tolist())
+
+
 def test_a_word_that_no_line_of_text_can_hold(tmp_path: Path, monkeypatch) -> None:
     """A byte-order mark alone: the remedy of the error works."""
     (tmp_path / "text").write_text("a \ufeff b\nb a \ufeff\n", encoding="utf-8")
