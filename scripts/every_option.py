@@ -11,6 +11,10 @@ adam`) and the option, value, outcome, last line of the output. A choice has a l
     named     status 0, and a line on stderr says that the command does not read it
     refused   another status, and the last line names the option, or what to install
     error     another status, and the last line does not
+
+Not tried so far: options that need a GPU (--profile, --quant-noise-scalar, --fp16-adam-stats), several processes
+(--base-layers) or a package (--tpu, --zero-sharding, --model-parallel-size, --pipeline-*, --optimizer lamb and
+cpu_adam, --bpe fastbpe, --tokenizer nltk, --scoring wer, meteor and bert_score), and --noise random_mask of nat_loss.
 """
 
 from __future__ import annotations
