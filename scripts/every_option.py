@@ -23,8 +23,8 @@ Before the fixes that it led to (fairseq 0.12.2, a tiny transformer, no GPU; val
     preprocess         85     21         42      22
     score               6      6          0       0
 
-Five of the 89 errors before the fixes were faults: --use-plasma-view (2) and --lr-scheduler cosine (3). The other values
-did not fit, or needed another option, a package or hardware.
+Five of the 89 errors before the fixes were faults: --use-plasma-view (2) and --lr-scheduler cosine (3). The other
+values did not fit, or needed another option, a package or hardware.
 
 Not tried so far: options that need a GPU (--profile, --quant-noise-scalar, --fp16-adam-stats), several processes
 (--base-layers) or a package (--tpu, --zero-sharding, --model-parallel-size, --pipeline-*, --optimizer lamb and
