@@ -1,6 +1,7 @@
 """Test that tests, files and options of `embinit` named by README, CONTRIBUTING and docs/ exist."""
 
 import argparse
+import ast
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -67,6 +68,14 @@ def test_every_page_is_listed(place: str) -> None:
     listed = set(re.findall(r"\]\(([\w/]+\.md)\)|- (?:[^\n:]*: )?([\w/]+\.md)$", text, re.MULTILINE))
     pages = {page.removeprefix("docs/") for page in PAGES if page.startswith("docs/")} - {"index.md"}
     assert {name for pair in listed for name in pair} - {"", "index.md"} == pages
+
+
+def test_the_page_of_the_fixes_says_what_their_files_say() -> None:
+    """The list is the first line of each file, which `python -m fairseq_compat` prints, too."""
+    page = (REPOSITORY / "docs/fairseq_compat.md").read_text(encoding="utf-8")
+    fixes = (REPOSITORY / "fairseq_compat/src/fairseq_compat/fixes").glob("[a-z]*.py")
+    heads = {fix.stem: ast.get_docstring(ast.parse(fix.read_text("utf-8"))).splitlines()[0][:-1] for fix in fixes}
+    assert dict(re.findall(r"^- `(\w+)`: (.*)$", page, re.MULTILINE)) == heads
 
 
 def test_records_name_no_place_of_the_machine_that_made_them() -> None:

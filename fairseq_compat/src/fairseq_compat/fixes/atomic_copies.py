@@ -1,4 +1,4 @@
-"""A kill during PathManager.copy leaves a truncated checkpoint.
+"""A kill leaves a truncated checkpoint.
 
 Symptom: a run that is killed, or whose disk fills, while ``checkpoint_last.pt`` or ``checkpoint_best.pt`` is being
     copied leaves a truncated file; resuming then fails with ``PytorchStreamReader failed reading zip archive``.

@@ -1,4 +1,4 @@
-"""--keep-best-checkpoints N does not keep the N best.
+"""--keep-best-checkpoints N keeps fewer than N, or all with a metric below zero.
 
 Symptom: (a) a checkpoint is kept only if it is as good as the worst one that is kept, also while there are fewer than
     N: after the losses 2.0, 2.5, 2.4 the folder has one of three. (b) With a metric below zero all that were once the

@@ -1,4 +1,4 @@
-"""--bf16 is taken for --tpu.
+"""--bf16 is taken for --tpu: no attribute 'xla_device'.
 
 Symptom: ``fairseq-train --bf16`` ends with ``AttributeError: 'NoneType' object has no attribute 'xla_device'``.
     (fairseq-hydra-train does not.)

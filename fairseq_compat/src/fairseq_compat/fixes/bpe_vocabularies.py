@@ -1,4 +1,4 @@
-"""``--bpe subword_nmt`` cannot have the vocabulary and the glossary that ``subword-nmt apply-bpe`` has.
+"""--bpe subword_nmt makes unknown subwords; now it reads CODES.vocabulary and glossary.txt next to CODES.
 
 Symptom: with codes of two languages and a dictionary of one, or with a dictionary that has lost subwords,
     ``fairseq-interactive --bpe subword_nmt`` and ``from_pretrained`` make subwords that the dictionary lacks, which

@@ -1,4 +1,4 @@
-"""torch >= 2.6 refuses the configuration sent from the first process to the others.
+"""torch >= 2.6, several processes: a resumed training ends with Unsupported global: ...DictConfig.
 
 Symptom: resuming with two or more processes raises ``UnpicklingError ... Unsupported global:
     omegaconf.dictconfig.DictConfig`` on all of them but the first.

@@ -1,4 +1,4 @@
-"""Options that end with AttributeError, or do something else than they say.
+"""--alignfile, --encoder-layers-to-keep, --print-step and others fail, or do something else.
 
 Symptom: (a) ``--encoder-layers-to-keep 0,2`` and the decoder's (transformers, BART): ``'list' object has no attribute
     'split'``. (b) ``fairseq-preprocess --alignfile``: a word has the translation with which it was aligned last, not

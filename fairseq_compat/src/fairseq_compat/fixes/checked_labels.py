@@ -1,4 +1,4 @@
-"""Labels that do not fit end in errors without file and line.
+"""Labels that do not fit: Target 2 is out of bounds; now with file and line.
 
 Symptom: a label of sentence_prediction that is none of the classes ends the training with ``IndexError: Target 2 is out
     of bounds`` (on a GPU with a device-side assert), maybe in the first validation; a line with two labels or without

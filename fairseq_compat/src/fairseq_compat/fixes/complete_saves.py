@@ -1,4 +1,4 @@
-"""A failed write leaves a broken or an unfinished checkpoint.
+"""A full disk or Ctrl-C leaves a broken checkpoint, or an error without a file name.
 
 Symptom: (a) when a write fails for a moment (a full disk, a network drive), fairseq tries again *after* the bytes of
     the first attempt, and renames the broken file over the good checkpoint without an error; (b) when it fails for

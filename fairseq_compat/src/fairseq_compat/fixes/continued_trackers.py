@@ -1,4 +1,4 @@
-"""A training that continues a run of Weights & Biases with another option ends with an error.
+"""--wandb-project: a continued run with another --max-epoch ends with ConfigError.
 
 Symptom: ``--wandb-project`` with ``WANDB_RESUME=allow``: a run whose ``--max-epoch`` has changed ends at its start with
     ``ConfigError: Attempted to change value of key "optimization.max_epoch"``.

@@ -1,4 +1,4 @@
-"""--amp does nothing with --cpu.
+"""--amp --cpu trains in single precision; now in bfloat16.
 
 Symptom: ``--amp --cpu`` trains in single precision, with two warnings that CUDA is not available.
 Versions: all; fairseq 0.12.2 knows CUDA's autocast only.

@@ -1,4 +1,4 @@
-"""The default data-parallel back end names a GPU even with --cpu.
+"""--cpu with several processes: ValueError: ... device_ids.
 
 Symptom: ``--cpu`` with several processes and the default ``--ddp-backend pytorch_ddp`` raises ``ValueError:
     DistributedDataParallel device_ids and output_device arguments only work with single-device/multiple-device GPU

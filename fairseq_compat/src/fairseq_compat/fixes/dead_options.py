@@ -1,4 +1,4 @@
-"""Options that a command parses and does not read are ignored without a word.
+"""Options that a command does not read are ignored; now a line on stderr names them and the remedy.
 
 Symptom: the command runs as if the option had not been given. ``fairseq-validate --gen-subset test`` evaluates the
     split ``valid``, ``fairseq-interactive --lm-path`` translates without the language model, ``fairseq-preprocess

@@ -1,4 +1,4 @@
-"""Dictionaries of plugins and of legacy_masked_lm are given an argument that they do not take.
+"""legacy_masked_lm and plugins: unexpected keyword argument 'add_special_symbols'.
 
 Symptom: loading one, as ``--task legacy_masked_lm`` and plugins do, ends with ``TypeError: ... __init__() got an
     unexpected keyword argument 'add_special_symbols'``.

@@ -1,4 +1,4 @@
-"""A perplexity of 1.00 over no token at all looks like a result.
+"""fairseq-eval-lm over no token: Perplexity: 1.00; now an error.
 
 Symptom: ``fairseq-eval-lm`` on a text without a token that can be scored (blocks of ``--tokens-per-sample`` that are
     longer than the model's positions are skipped; a ``--shard-id`` may have none) prints ``Loss (base 2): 0.0000,

@@ -1,4 +1,4 @@
-"""An empty hypothesis ends generation with a segmentation fault.
+"""A translation without a word: segmentation fault, KeyError: 'bleu', or too high a BLEU.
 
 Symptom: (a) ``fairseq-generate`` ends with a segmentation fault (non-autoregressive models can produce nothing), and
     ``--scoring bleu`` with ``ZeroDivisionError`` if there are only such translations. (b) ``--eval-bleu`` forgets the

@@ -1,4 +1,4 @@
-"""A --user-dir that names an installed plugin fails, and a folder without a plugin is imported silently.
+"""A --user-dir without a plugin is imported silently, and the name of an installed plugin is refused.
 
 Symptom: ``--user-dir NAME`` of a plugin that pip installed fails in every folder but one: fairseq accepts paths only.
     A folder without code, such as the clone around a plugin, is imported without complaint (as a namespace package),

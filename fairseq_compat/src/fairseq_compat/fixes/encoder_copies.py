@@ -1,4 +1,4 @@
-"""Unused copies of the encoder weights break data-parallel training and, with torch 2, generation.
+"""Mask Type should be defined, Expected to have finished reduction; checkpoints copy each encoder layer.
 
 Symptom: (a) ``fairseq-generate`` raises ``RuntimeError: Mask Type should be defined``; (b) data-parallel training
     stops with ``Expected to have finished reduction in the prior iteration``; (c) parameter counts, checkpoints and

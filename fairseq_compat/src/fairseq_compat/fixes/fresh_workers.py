@@ -1,4 +1,4 @@
-"""Data-loader workers stay in the first epoch: masks and noise never change.
+"""With workers masked_lm masks the same tokens in every epoch, and --curriculum never shuffles.
 
 Symptom: with ``--num-workers`` 1 or more (the default is 1) what a dataset draws again in every epoch stays as it was
     in the first: masked_lm masks the same tokens in every epoch, denoising adds the same noise. A run that is resumed

@@ -1,4 +1,4 @@
-"""--fp16 and --bf16 without a GPU end with an error that names no flag, or train nothing.
+"""--fp16 and --bf16 without a GPU fail or learn nothing; now an error names --amp.
 
 Symptom: ``--fp16`` or ``--bf16`` without a GPU ends with ``AssertionError: Torch not compiled with CUDA enabled``; with
     ``--cpu`` on a machine that has one the gradients of the CPU do not reach the optimizer.

@@ -1,4 +1,4 @@
-"""A training with --fp16, --bf16 or --amp does not continue from where it was.
+"""--fp16, --bf16, --amp: a continued training begins with rounded weights, or another loss scale.
 
 Symptom: with ``--fp16`` and ``--bf16`` a continued training begins with weights that were rounded to half precision,
     although it trains with single precision; the scale of the loss grows at other updates, and with ``--amp`` it

@@ -1,4 +1,4 @@
-"""Python >= 3.11 refuses fairseq's dataclass defaults.
+"""Python >= 3.11: ValueError: mutable default ... CommonConfig.
 
 Symptom: ``import fairseq`` raises ``ValueError: mutable default <class '...CommonConfig'> for field common is not
     allowed: use default_factory``; so does the import of a plugin whose configuration has such defaults, fairseq's own

@@ -1,4 +1,4 @@
-"""Python >= 3.14 refuses the help of hydra's command line.
+"""Python >= 3.14: fairseq-hydra-train ends with "badly formed help string".
 
 Symptom: ``fairseq-hydra-train`` ends with ``ValueError: badly formed help string``.
 Versions: Python >= 3.14, which formats the help of an option when it is added; hydra gives one that is no text.

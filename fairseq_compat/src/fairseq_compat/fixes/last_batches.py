@@ -1,4 +1,4 @@
-"""Sentences are left out of training, validation and generation without a word.
+"""fairseq's main branch leaves out sentences in training, validation and generation without a word.
 
 Symptom: the last batch of a data set is left out where its length is no multiple of
     ``--required-batch-size-multiple`` (8 by default): ``fairseq-generate`` translates 16 of 20 sentences, BLEU and

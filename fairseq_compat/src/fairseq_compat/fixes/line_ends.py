@@ -1,4 +1,4 @@
-"""A stray CR inside a line makes two lines of it, and shifts the pairs of a parallel text.
+"""A CR inside a line shifts the pairs of a parallel text; now only LF ends a line.
 
 Symptom: one side of a parallel text has a sentence more than the other, and ``fairseq-preprocess`` binarises pairs
     that do not belong together, without a word. ``fairseq-interactive``, the raw data set, alignments,

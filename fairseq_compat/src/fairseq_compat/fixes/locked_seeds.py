@@ -1,4 +1,4 @@
-"""With --num-workers 0 two threads share numpy's global random state.
+"""With --num-workers 0 equal trainings differ.
 
 Symptom: with ``--num-workers 0`` equal trainings differ: an example is masked, say, as another one should be. fairseq
     reads ahead in a thread, and ``numpy_seed`` there and in the main thread (validation, shuffling) set, use and put

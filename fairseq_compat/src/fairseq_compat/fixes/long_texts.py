@@ -1,4 +1,4 @@
-"""Validation texts with more tokens than the model has positions end a training after its first epoch.
+"""Too long validation texts end a training after an epoch, now before it; truncated texts lose `</s>`.
 
 Symptom: ``Exception: Size of sample #7 is invalid`` after an epoch. ``--shorten-method truncate`` of
     sentence_prediction takes ``</s>`` away, so that a long text never ends.

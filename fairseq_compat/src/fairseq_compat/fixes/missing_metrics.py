@@ -1,4 +1,4 @@
-"""A --best-checkpoint-metric that is not there ends the training with KeyError, and its work is lost.
+"""A missing --best-checkpoint-metric: KeyError, the epoch is lost; now it is saved, and metrics are named.
 
 Symptom: ``--best-checkpoint-metric bleu`` without ``--eval-bleu``, a misspelled name, or a value of another criterion:
     ``KeyError: 'bleu'`` at the first validation, before a checkpoint is saved.

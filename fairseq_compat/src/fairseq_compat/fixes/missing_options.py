@@ -1,4 +1,4 @@
-"""Encoders of speech ask for options that their models do not have.
+"""hubert_ctc and xm_transformer miss attributes.
 
 Symptom: (a) ``--arch hubert_ctc`` ends with ``ConfigAttributeError: Key 'autoregressive' not in 'HubertCtcConfig'``.
     (b) ``--arch xm_transformer`` ends with ``AttributeError: 'Namespace' object has no attribute 'freeze_regex'``.

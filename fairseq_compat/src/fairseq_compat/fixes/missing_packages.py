@@ -1,4 +1,4 @@
-"""An option that needs a package ends without its name, or without an error.
+"""--write-checkpoints-asynchronously without iopath trains nothing; now the missing package is named.
 
 Symptom: ``--write-checkpoints-asynchronously`` without iopath trains nothing and ends with exit status 0.
     ``--use-plasma-view`` in any command: ``'PlasmaStore' object has no attribute 'server'``, ``'PlasmaView' object has

@@ -1,4 +1,4 @@
-"""Moses uses the rules of English, or of no language.
+"""--eval-bleu-detok moses uses English rules for all languages.
 
 Symptom: ``--eval-bleu-detok moses`` joins the words of every language by English rules; ``--tokenizer moses`` knows no
     language by ``fr_XX`` or ``fra_Latn`` and leaves ``l' homme`` apart.

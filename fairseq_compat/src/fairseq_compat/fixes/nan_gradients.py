@@ -1,4 +1,4 @@
-"""A gradient of nan ends a training with ``StopIteration`` instead of the name of the module.
+"""A gradient of nan: StopIteration; now the name of the module.
 
 Symptom: ``StopIteration`` in torch/nn/modules/module.py after ``FloatingPointError: gradients are Nan/Inf``: fairseq
     repeats the batch to find the module, and torch takes no backward hook of a module that returns lists in a dict, as

@@ -1,4 +1,4 @@
-"""Two trainings with one --save-dir overwrite each other's checkpoints.
+"""Two trainings with one --save-dir overwrite each other; now the second is refused (not on Windows).
 
 Symptom: a command that is started twice (in two terminals, by a queue that believes the first one dead) trains twice,
     and both write the same files: ``checkpoint_last.pt`` is of the one or of the other, and a save of the one can end

@@ -1,4 +1,4 @@
-"""Options of the type `int | None` are not understood, on Python 3.14 not even fairseq's own.
+"""Plugin options of the types `int | None` and `list[int]` are refused, on Python 3.14 also fairseq's own.
 
 Symptom: a plugin's configuration with ``width: int | None = None``: ``TypeError: ... is not callable``; on Python 3.14
     ``import fairseq`` itself, for there ``Optional[int]`` is the same type. With ``lengths: list[int]`` the option

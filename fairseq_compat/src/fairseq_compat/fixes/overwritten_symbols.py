@@ -1,4 +1,4 @@
-"""A dictionary that repeats a symbol is saved without its marks, and cannot be read any more.
+"""--srcdict drops #fairseq:overwrite (CamemBERT): Duplicate word found.
 
 Symptom: ``fairseq-preprocess --srcdict`` (or ``--tgtdict``) with a ``dict.txt`` such as CamemBERT's, whose lines
     ``<s> 0 #fairseq:overwrite`` repeat the special symbols, writes a copy without ``#fairseq:overwrite``. Every command

@@ -1,4 +1,4 @@
-"""A training that is paused and continued differs from an uninterrupted one.
+"""A continued training differs from an uninterrupted one, as in --patience and --max-update.
 
 Symptom: (a) ``--patience`` counts from the start of the process. (b) ``--lr-scheduler reduce_lr_on_plateau`` forgets
     the validation at the end of the last epoch, and the count of ``--lr-patience``. (c) A training that has reached

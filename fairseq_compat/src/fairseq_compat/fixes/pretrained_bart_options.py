@@ -1,4 +1,4 @@
-"""The task translation_from_pretrained_bart reads options that it does not have.
+"""translation_from_pretrained_bart ignores --sampling, --lm-path and --constraints.
 
 Symptom: ``AttributeError: 'TranslationFromPretrainedBARTTask' object has no attribute 'args'``. ``--sampling``,
     ``--lm-path``, ``--constraints``, ``--print-alignment``, ``--diverse-beam-groups`` and others of fairseq-generate

@@ -1,4 +1,4 @@
-"""hydra >= 1.1 warns about fairseq's own use of hydra at every start.
+"""hydra >= 1.1 warns six times about fairseq's code at every start.
 
 Symptom: every command but ``fairseq-preprocess`` and ``fairseq-score`` starts with some twenty lines of warnings
     (``version_base``, ``hydra.experimental``, ``@package _group_``, ...) that no user can do anything about.

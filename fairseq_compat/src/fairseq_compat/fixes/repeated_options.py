@@ -1,4 +1,4 @@
-"""A task and a model with the same option cannot be used together.
+"""--task denoising --arch bart_base and other pairs: conflicting option string.
 
 Symptom: ``--task denoising --arch bart_base`` ends with ``ArgumentError: argument --max-source-positions: conflicting
     option string``; so do multilingual_denoising and tasks for speech with the models made for them.

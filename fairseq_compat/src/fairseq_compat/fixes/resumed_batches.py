@@ -1,4 +1,4 @@
-"""A resumed training has other batches than one that was not interrupted.
+"""fairseq's main branch: a resumed training has other batches than an uninterrupted one.
 
 Symptom: a training that is resumed in its second epoch or later has other batches, and other losses, than one that was
     never interrupted: the order of sentences of one length, from which batches are cut, is drawn with the number of

@@ -1,4 +1,4 @@
-"""torch >= 2.6 refuses Namespace and numpy values in checkpoints; fairseq's main branch executes what they say.
+"""torch >= 2.6: Weights only load failed; older torch and fairseq's main branch execute what a file says.
 
 Symptom: resuming and ``fairseq-generate`` raise ``UnpicklingError: Weights only load failed`` for
     ``argparse.Namespace`` (every legacy architecture) or ``numpy._core.multiarray._reconstruct`` (``--eval-bleu``).

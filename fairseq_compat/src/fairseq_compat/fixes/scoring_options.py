@@ -1,4 +1,4 @@
-"""Options of scoring are ignored, or end in an error.
+"""fairseq-generate --sacrebleu, --scoring chrf, fairseq-score --sentence-bleu are ignored or fail.
 
 Symptom: ``fairseq-generate --sacrebleu`` prints the BLEU of tokens; with ``--scoring sacrebleu --bpe ...`` a warning
     asks for ``--sacrebleu``. ``fairseq-score`` scores the beginning of files of different lengths, and ends with

@@ -1,4 +1,4 @@
-"""With --num-shards every shard translates everything.
+"""With --num-shards every shard does everything; now its part, in generate-test.shard0.txt.
 
 Symptom: with fairseq-generate, fairseq-interactive and fairseq-validate every shard translates, or evaluates,
     everything, and ``--results-path`` is one file for all of them. With fairseq-eval-lm a shard is empty if there are

@@ -1,4 +1,4 @@
-"""translate(..., skip_invalid_size_inputs=True) returns fewer translations than sentences, shifted.
+"""skip_invalid_size_inputs=True returns fewer translations, shifted; now "" for a skipped sentence.
 
 Symptom: with ``skip_invalid_size_inputs=True`` the lists of ``translate``, ``sample``, ``score`` and ``generate`` lack
     the sentences that are longer than the model's positions, so that all later ones belong to other sentences.

@@ -1,4 +1,4 @@
-"""With --cpu fairseq counts GPUs and starts no process; with srun their number is not --distributed-world-size.
+"""--cpu with several processes trains nothing; with srun --distributed-world-size is ignored.
 
 Symptom: (a) ``--distributed-world-size 2 --cpu`` ends with ``AssertionError: world size is 2 but have 0 available
     devices``; with ``--distributed-init-method`` as well it starts nothing at all, and the exit status is 0. (b) With

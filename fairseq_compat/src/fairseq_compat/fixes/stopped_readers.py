@@ -1,4 +1,4 @@
-"""The thread that reads ahead is cut off at exit: abort, exit status 134.
+"""--max-update within an epoch ends with exit status 134.
 
 Symptom: after "done training" of a run that ``--max-update`` ends within an epoch: ``terminate called without an
     active exception``, exit status 134. The thread that reads ahead is still at work when the interpreter goes.

@@ -1,4 +1,4 @@
-"""BLEU of languages without spaces between words is 0.
+"""BLEU of Chinese, Japanese and Thai is 0; now the target language decides the tokeniser.
 
 Symptom: ``fairseq-train --eval-bleu`` and ``fairseq-generate --scoring sacrebleu`` print 0.00 for good translations
     into Chinese, Japanese or Thai; ``--best-checkpoint-metric bleu`` then keeps any checkpoint.

@@ -1,4 +1,4 @@
-"""Texts of a pair with other numbers of lines are binarised; a dictionary is copied without the record of its text.
+"""Sides of a pair with different numbers of lines are binarised; --srcdict leaves preparation.json out.
 
 Symptom: ``fairseq-preprocess`` ends with 0 on 10,000 source and 9,997 target lines; the training dies later with an
     assertion that names no numbers. With ``--srcdict``, a ``preparation.json`` next to the dictionary (how raw text

@@ -1,4 +1,4 @@
-"""hydra >= 1.1 refuses the registries that plugins add, and choices without a dataclass.
+"""hydra >= 1.1: a plugin's registry, --bpe bytes: Key 'x' not in 'FairseqConfig', Could not find 'bpe/x'.
 
 Symptom: every fairseq command of an environment with a plugin that calls ``fairseq.registry.setup_registry("--name")``
     stops with ``ConfigKeyError: Key 'name' not in 'FairseqConfig'``, or with ``Could not override 'name'. No match in

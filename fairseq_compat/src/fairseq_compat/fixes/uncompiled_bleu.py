@@ -1,4 +1,4 @@
-"""Without a compiler there is no libbleu to load.
+"""Without a compiler BLEU ends with OSError: ... invalid ELF header.
 
 Symptom: ``fairseq-generate`` and ``fairseq-score`` end with ``OSError: ... invalid ELF header``, as they load a Python
     module with ctypes.

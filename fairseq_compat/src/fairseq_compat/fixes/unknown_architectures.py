@@ -1,4 +1,4 @@
-"""A plugin that is not loaded ends with KeyError: "'_name'", or with "unrecognized arguments" alone.
+"""A plugin that is not loaded: KeyError: "'_name'", unrecognized arguments; now the remedy is named.
 
 Symptom: ``fairseq-generate DATA --path CHECKPOINT`` without the ``--user-dir`` of the training, and ``from_pretrained``
     of another model's class, end with ``KeyError: "'_name'"`` or ``KeyError`` and the name of a task; and nothing says

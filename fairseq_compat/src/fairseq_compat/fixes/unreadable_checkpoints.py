@@ -1,4 +1,4 @@
-"""Errors about broken checkpoints do not name the file.
+"""A damaged checkpoint: EOFError, pop from empty list; now an error names the file.
 
 Symptom: a checkpoint that was cut short, is empty, or is another kind of file ends training, generation and evaluation
     with ``OSError: [Errno 22] Invalid argument``, ``EOFError``, ``IndexError: pop from empty list``, ``KeyError:

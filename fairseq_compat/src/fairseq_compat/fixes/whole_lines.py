@@ -1,4 +1,4 @@
-"""Lines of the log begin within lines of translations.
+"""fairseq-generate > log 2>&1: lines of the log begin within lines of translations.
 
 Symptom: with ``fairseq-generate ... > FILE 2>&1`` a line such as ``D-7`` may go on with a line of the log: Python
     writes stdout in blocks, of which one may end before the end of a line, and the log line by line.

@@ -1,4 +1,4 @@
-"""--mask-whole-words ends with AttributeError, and so do words of subword-nmt in denoising.
+"""--mask-whole-words and --mask-length word end with AttributeError.
 
 Symptom: (a) ``--task masked_lm --mask-whole-words`` ends with ``AttributeError: 'MaskedLMTask' object has no
     attribute 'args'``. (b) With ``--bpe subword_nmt`` or ``fastbpe`` masked_lm, multilingual_masked_lm and denoising
