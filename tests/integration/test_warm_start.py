@@ -18,7 +18,7 @@ def opened():  # but what lists them, and a library of which some systems keep t
     links = [(fd, f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
     return [fd for fd, link in links if os.path.islink(link) and ".so" not in os.readlink(link)]
 def said(words):
-    print(__name__, sys.modules["__main__"].said is said, sys.argv, sys.path, os.getcwd(), sys.executable)
+    print(__name__, sys.modules["__main__"].said is said, sys.argv, sys.path, os.getcwd())
     print(sorted(item for item in os.environ.items() if item[0] not in ("_", "SHLVL", "PWD", "OLDPWD")))
     print(sys.stdin.read(), sys.stdout.isatty(), sys.stdout.line_buffering, sys.flags, opened())
     print(words, file=sys.stderr)
