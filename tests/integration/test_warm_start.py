@@ -26,7 +26,21 @@ said("to stderr")
 atexit.register(print, "the end")
 threading.Timer(0.1, print, ["a thread"]).start()
 """
+#: of training, what is a default and what is not
+CHANGED = "--arch lstm --seed 7 --lr 0.1,0.2 --save-dir a --update-freq 1 --valid-subset a,b --adam-betas (0.9,0.98)"
 ENDS = "sys.exit(259)", "sys.exit('words')", "raise ValueError('a')", "os.kill(os.getpid(), 9)", ""
+
+
+def test_hydra_needs_no_option_that_has_its_default(monkeypatch) -> None:
+    utils = pytest.importorskip("fairseq.dataclass.utils")
+    from fairseq import options
+
+    given = ["data", *CHANGED.split(), "--optimizer", "adam"]
+    args = options.parse_args_and_arch(options.get_training_parser(), given)
+    found = utils.convert_namespace_to_omegaconf(args)
+    monkeypatch.setattr(utils, "compose", utils.compose.__wrapped__)
+    assert found == utils.convert_namespace_to_omegaconf(args)
+    assert (found.common.seed, found.optimization.lr, found.optimizer.adam_betas) == (7, [0.1, 0.2], "(0.9,0.98)")
 
 
 def test_programs_are_forks() -> None:
