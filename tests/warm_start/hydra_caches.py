@@ -20,11 +20,15 @@ def cache_hydra() -> None:
     parsed = functools.cache(functools.partial(OverridesParser.parse_rule, OverridesParser.create()))
     OverridesParser.parse_rule = lambda _, text, rule: copy.copy(parsed(text, rule))
     CachingConfigRepository.__init__ = lambda self, delegate: vars(self).update(delegate=delegate, cache={})
+    utils.compose = without_defaults(utils.compose, utils.override_module_args(argparse.Namespace())[0])
 
-    compose, usual = utils.compose, frozenset(utils.override_module_args(argparse.Namespace())[0])
+
+def without_defaults(compose, defaults):
+    """Return hydra's function for all options but these."""
+    usual = frozenset(defaults)
 
     @functools.wraps(compose)
     def compose_others(name, overrides=(), **more):
         return compose(name, overrides=[text for text in overrides if text not in usual], **more)
 
-    utils.compose = compose_others
+    return compose_others
