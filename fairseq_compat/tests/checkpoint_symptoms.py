@@ -118,7 +118,7 @@ def partial_checkpoints(folder: Path) -> None:
     """Files of other programs: the model with its options, an emptied optimizer, an epoch of their own."""
     path = str(folder / "model.pt")
     options = {"args": argparse.Namespace(arch="transformer", max_positions=9)}, {"cfg": {"model": {"size": 1}}}
-    others = {}, {}, {"optimizer": None}, {"optimizer_history": []}, {"extra_state": {}}, {"epoch": 3}
+    others = {}, {}, {"optimizer": None}, {"optimizer_history": []}, {"epoch": 3}, {"extra_state": {}}
     for cfg, more in zip(itertools.cycle(options), others):
         torch.save({**cfg, "model": {"weight": torch.ones(2)}, **more}, path)
         state = checkpoint_utils.load_checkpoint_to_cpu(path)
