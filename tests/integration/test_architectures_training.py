@@ -179,7 +179,7 @@ def test_an_update_is_a_step_against_the_gradient(name, data_of, here, tmp_path)
 def test_killed_and_resumed_is_uninterrupted(data_of, trained, tmp_path):
     """Every loss after the kill, and every bit of the model at the end of the third epoch.
 
-    Of ours ELECTRA alone draws more than dropout; what checkpoints hold of the others: tests/unit/test_architectures.py.
+    ELECTRA alone draws more than dropout. What checkpoints hold of the others: tests/unit/test_architectures.py.
     """
     run, log = trained("electra")
     whole = losses(log)

@@ -95,7 +95,7 @@ COMPOSED: dict = {}
 
 @functools.cache
 def configuration(*flags: str):
-    """Return the configuration of a training; hydra, which takes longest, composes one per task, model and criterion."""
+    """Return the configuration of a training. Hydra, which takes longest, composes one per task, model, criterion."""
     arguments = ["DATA", *" ".join(flags).split(), "--user-dir", USER_DIR, "--optimizer", "adam"]
     args = options.parse_args_and_arch(options.get_training_parser(), arguments)
     kind = args.task, args.arch, args.criterion

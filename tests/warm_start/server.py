@@ -16,7 +16,7 @@ import importlib
 import importlib.machinery
 import logging
 import marshal
-import multiprocessing.spawn  # remembers the interpreter that starts its processes, which inherit files
+import multiprocessing.spawn  # noqa: F401  # remembers the interpreter for its processes, which inherit files
 import os
 import runpy
 import select
