@@ -105,6 +105,7 @@ def configuration(*flags: str):
     overwrite_args_by_name(cfg, vars(args))
     return cfg
 
+
 def make(folder: Path, family: str, words=WORDS, fillers=0, other=None, flags="", tweak=None) -> Checkpoint:
     """The dictionary has `words` and fillers; of translation, this is the target's, and the source has `other` words
     (default: two more; of shared tables: the same). tweak: changes the model before it is saved."""
