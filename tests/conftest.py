@@ -29,7 +29,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 def pytest_collection_finish() -> None:
     """A twentieth of the time goes to collections that look at all of torch's and fairseq's objects again."""
-    if "hydra" in sys.modules:
+    if "fairseq.dataclass.utils" in sys.modules:
         cache_hydra()
     gc.collect()
     gc.freeze()

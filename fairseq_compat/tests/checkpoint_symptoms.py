@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import errno
 import io
+import itertools
 import multiprocessing
 import os
 import resource
@@ -117,15 +118,15 @@ def partial_checkpoints(folder: Path) -> None:
     """Files of other programs: the model with its options, an emptied optimizer, an epoch of their own."""
     path = str(folder / "model.pt")
     options = {"args": argparse.Namespace(arch="transformer", max_positions=9)}, {"cfg": {"model": {"size": 1}}}
-    for cfg in options:
-        for more in ({}, {"optimizer": None}, {"optimizer_history": []}, {"extra_state": {}}, {"epoch": 3}):
-            torch.save({**cfg, "model": {"weight": torch.ones(2)}, **more}, path)
-            state = checkpoint_utils.load_checkpoint_to_cpu(path)
-            begun = {"epoch": more.get("epoch", 1), "iterations_in_epoch": 0}
-            assert state["extra_state"]["train_iterator"] == begun, state["extra_state"]
-            assert state["optimizer_history"][-1]["num_updates"] == 0
-            assert state["last_optimizer_state"] is None
-            assert state["cfg"] is not None
+    others = {}, {}, {"optimizer": None}, {"optimizer_history": []}, {"epoch": 3}, {"extra_state": {}}
+    for cfg, more in zip(itertools.cycle(options), others):
+        torch.save({**cfg, "model": {"weight": torch.ones(2)}, **more}, path)
+        state = checkpoint_utils.load_checkpoint_to_cpu(path)
+        begun = {"epoch": more.get("epoch", 1), "iterations_in_epoch": 0}
+        assert state["extra_state"]["train_iterator"] == begun, state["extra_state"]
+        assert state["optimizer_history"][-1]["num_updates"] == 0
+        assert state["last_optimizer_state"] is None
+        assert state["cfg"] is not None
     torch.save({**STATE, "extra_state": {"train_iterator": {"epoch": 7}}, "last_optimizer_state": {"a": 1}}, path)
     state = checkpoint_utils.load_checkpoint_to_cpu(path)
     assert state["extra_state"] == {"train_iterator": {"epoch": 7}}

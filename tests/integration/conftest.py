@@ -41,11 +41,14 @@ def vectors(toy_translation, tmp_path_factory):
 
 
 @pytest.fixture
-def here(monkeypatch):
-    """Runs the command line of a fairseq module inside this process."""
+def here(monkeypatch, caplog, capsys):
+    """Runs the command line of a fairseq module inside this process; returns what it prints and logs."""
 
     def run(command_line):
-        monkeypatch.setattr(sys, "argv", command_line[2:])
+        caplog.clear()
+        caplog.set_level("INFO")
+        monkeypatch.setattr(sys, "argv", [*map(str, command_line[2:])])
         importlib.import_module(command_line[2]).cli_main()
+        return capsys.readouterr().out + caplog.text
 
     return run

@@ -14,7 +14,7 @@ import pytest
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
 from programs import PYTHON
-from trainings import PLUGIN, REPOSITORY, run_to_end
+from trainings import PLUGIN, REPOSITORY
 
 from embinit_fairseq.checkpoints.loading import load_checkpoint
 from embinit_fairseq.cli.main import main
@@ -73,13 +73,13 @@ def test_embinit_run_knows_the_run(earlier, name, capfd) -> None:
 
 
 @pytest.mark.parametrize("arch", ENCODERS)
-def test_an_encoder_is_validated_used_from_python_and_trained_further(earlier, arch) -> None:
+def test_an_encoder_is_validated_used_from_python_and_trained_further(earlier, here, arch) -> None:
     (data, *task), options = (text.split() for text in ENCODERS[arch])
     path = earlier / arch / "checkpoint_last.pt"
     before = load_checkpoint(str(path))
-    flags = ["--user-dir", "embinit_fairseq", "--path", str(path), "--batch-size", "20", "--cpu", "--num-workers", "0"]
-    log = run_to_end([PYTHON, "-m", "fairseq_cli.validate", data, *task, *flags])
-    (loss,) = re.findall(r"valid on 'valid' subset .*?loss ([\d.]+)", log)
+    flags = [*PLUGIN, "--path", str(path), "--batch-size", "20", "--cpu", "--num-workers", "0"]
+    log = here([PYTHON, "-m", "fairseq_cli.validate", data, *task, *flags])
+    (loss,) = {*re.findall(r"valid on 'valid' subset .*?loss ([\d.]+)", log)}
     assert float(loss) == pytest.approx(before["extra_state"]["val_loss"], rel=1e-3)
 
     hub = ARCH_MODEL_REGISTRY[arch].from_pretrained(str(path.parent), path.name, data)
@@ -87,7 +87,7 @@ def test_an_encoder_is_validated_used_from_python_and_trained_further(earlier, a
 
     train = [PYTHON, "-m", "fairseq_cli.train", data, *PLUGIN, "--arch", arch, *task, *options, "--save-dir", arch]
     train += "--optimizer adam --lr 0.01 --batch-size 20 --cpu --num-workers 0 --seed 1 --max-epoch 3".split()
-    run_to_end([*train, "--no-epoch-checkpoints", "--embed-init", "xavier"])
+    here([*train, "--no-epoch-checkpoints", "--embed-init", "xavier"])
     after = load_checkpoint(str(path))
     assert after["model"].keys() == before["model"].keys()
     updates = [state["optimizer_history"][-1]["num_updates"] for state in (before, after)]
@@ -122,7 +122,8 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("arch", ENCODERS)
-def test_commands_open_an_encoder(earlier, arch, capfd) -> None:
+def test_commands_open_an_encoder(earlier, arch, capfd, monkeypatch) -> None:
+    monkeypatch.setattr("sys.executable", PYTHON)  # which opens the export again
     dictionary = "data/masked/dict.txt"
     shutil.copy(dictionary, arch)
     shutil.copy(f"{arch}/checkpoint_last.pt", f"{arch}/checkpoint_last.pt.copy")
@@ -141,13 +142,13 @@ def test_runs_are_compared(earlier, capsys) -> None:
         assert row["runs"][0]["best"]["valid_loss"] == pytest.approx(result["best"]["valid_loss"])
 
 
-def test_translation_models_translate(earlier) -> None:
+def test_translation_models_translate(earlier, here) -> None:
     """Also the one whose dictionary was expanded."""
     for file in (earlier / "data/bin").glob("valid.*"):
         shutil.copy(file, earlier / "expanded")
     flags = [*PLUGIN, *"--gen-subset valid --beam 2 --cpu --batch-size 8".split()]
     paths = {f"{run}/checkpoints/checkpoint_last.pt": "data/bin" for run in ("duo", "tupe_transformer")}
     for path, data in {**paths, "expanded/model.pt": "expanded"}.items():
-        assert run_to_end([PYTHON, "-m", "fairseq_cli.generate", data, "--path", path, *flags]).count("\nH-") == 8
+        assert here([PYTHON, "-m", "fairseq_cli.generate", data, "--path", path, *flags]).count("\nH-") == 8
     words = [len((earlier / folder / "dict.de.txt").read_text().splitlines()) for folder in ("data/bin", "expanded")]
     assert words[1] == words[0] + 2

@@ -168,8 +168,9 @@ def test_hydra_submits_a_training_from_a_file(toy_translation, vectors, tmp_path
     options += ["embed_init_options.embed_init_path=[" + ",".join(f'"{text}"' for text in vectors) + "]"]
     options += [f"task.data={toy_translation}", "common.cpu=true", "optimization.max_update=1"]
     options += ["embed_init_options.embed_init_seed=7", "hydra/launcher=submitit_local", "hydra.sweep.dir=sweep"]
-    program = [Path(PYTHON).with_name("fairseq-hydra-train"), "-m", "--config-dir", str(tmp_path)]
-    command_line = [*program, "--config-name", "small", *options]
+    # submitit knows a job by the number of its process, which a fork of the tests' server does not keep
+    program = f"import sys; sys.executable = {sys.executable!r}; import fairseq_cli.hydra_train as it; it.cli_main()"
+    command_line = [PYTHON, "-c", program, "-m", "--config-dir", tmp_path, "--config-name", "small", *options]
     done = subprocess.run(command_line, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     slots = report_of(tmp_path / "sweep" / "0" / "checkpoints")["slots"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,10 +90,20 @@ class Checkpoint:
         return load_checkpoint(self.output / "model.pt")
 
 
-@functools.cache  # it takes longer than anything else here
+COMPOSED: dict = {}
+
+
+@functools.cache
 def configuration(*flags: str):
+    """Return the configuration of a training. Hydra, which takes longest, composes one per task, model, criterion."""
     arguments = ["DATA", *" ".join(flags).split(), "--user-dir", USER_DIR, "--optimizer", "adam"]
-    return convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), arguments))
+    args = options.parse_args_and_arch(options.get_training_parser(), arguments)
+    kind = args.task, args.arch, args.criterion
+    if kind not in COMPOSED:
+        COMPOSED[kind] = pickle.dumps(convert_namespace_to_omegaconf(args))  # a deep copy would share a Namespace
+    cfg = pickle.loads(COMPOSED[kind])
+    overwrite_args_by_name(cfg, vars(args))
+    return cfg
 
 
 def make(folder: Path, family: str, words=WORDS, fillers=0, other=None, flags="", tweak=None) -> Checkpoint:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import importlib
 import io
 import json
@@ -39,6 +41,7 @@ from embinit_fairseq.models.tupe import TupeModel
 from embinit_fairseq.vectors.open import open_vectors
 from embinit_fairseq.vocab.preparation_options import parse_steps
 from embinit_fairseq.vocab.preparation_record import record_preparation
+from embinit_fairseq.vocab.preparation_steps import STEPS
 
 pytestmark = pytest.mark.usefixtures("opened_here")
 
@@ -95,11 +98,16 @@ def record(checkpoint, steps, langs=("en",), **files):
     record_preparation(folder, steps, files)
 
 
+#: spaCy makes its rules of a language anew for every cleaner
+CLEANED = dataclasses.replace(STEPS["cleaned"], apply=functools.cache(STEPS["cleaned"].apply))
+
+
 @pytest.fixture
-def prepared(tmp_path):
+def prepared(tmp_path, monkeypatch):
     """A checkpoint over WORDS with the record of its text, its codes, raw text and the same text in subwords."""
     pytest.importorskip("sacremoses")
     pytest.importorskip("spacy")
+    monkeypatch.setitem(STEPS, "cleaned", CLEANED)
     checkpoint = checkpoint_of(tmp_path / "c", words=WORDS)
     for name, lines in (("codes", [CODES]), ("raw", RAW), ("cut", CUT)):
         (checkpoint.folder / name).write_text("\n".join(lines))

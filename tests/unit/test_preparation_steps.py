@@ -96,7 +96,7 @@ def test_a_mask_is_a_symbol_only_where_it_may_be():
     assert cleaned("See www.x.org/a, <URL>")[3:] == ["<url>", ",", "<url>"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.text(max_size=40))
 def test_symbols_have_no_space_and_come_back_by_themselves(line):
     steps = [*parse_steps("lowercase,moses", "en"), {"step": "bpe"}]

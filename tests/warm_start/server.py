@@ -16,6 +16,7 @@ import importlib
 import importlib.machinery
 import logging
 import marshal
+import multiprocessing.spawn  # noqa: F401  # remembers the interpreter for its processes, which inherit files
 import os
 import runpy
 import select
@@ -219,6 +220,9 @@ def run(argv: list[str]) -> None:
 
 if __name__ == "__main__":
     PATH = sys.path[1:]  # the first is the folder of this file
-    ARGV, *REST = serve(socket.socket(fileno=int(sys.argv[1])))
+    LISTENER = socket.socket(fileno=int(sys.argv[1]))
+    # what programs start are forks, too
+    sys.executable = str(Path(LISTENER.getsockname()).with_name("venv") / "bin" / "python")
+    ARGV, *REST = serve(LISTENER)
     take_over(*REST, PATH)
     run(ARGV)
