@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from pathlib import Path
@@ -33,13 +34,13 @@ if __name__ == "__main__":
 OPTIONS = ["--max-epoch", "3", "--save-interval-updates", "2", "--dropout", "0.1"]
 
 
-def stopped_at(place: str, data: Path, folder: Path, *options, number: int = signal.SIGTERM, ranks: str = "0"):
+def stopped_at(place: str, data: Path, folder: Path, *options, number: int = signal.SIGTERM, ranks: str = "0", **variables):
     """Train until the signal. place: METHOD@UPDATE of fairseq's trainer. ranks: who gets it; "group": all of them."""
     program = folder / "train_and_stop.py"
     folder.mkdir(exist_ok=True)
     program.write_text(STOPPED)
     command = [PYTHON, program, *translation(data, folder, *OPTIONS, *options)]
-    return run(command, check=False, STOP_AFTER=place, STOP_RANKS=ranks, STOP_SIGNAL=str(int(number)))
+    return run(command, check=False, STOP_AFTER=place, STOP_RANKS=ranks, STOP_SIGNAL=str(int(number)), **variables)
 
 
 def trained_to_the_end(data: Path, folder: Path, *options) -> CompletedProcess:
@@ -86,6 +87,29 @@ def test_before_the_first_update_there_is_nothing_to_save(pairs, tmp_path):
     stopped = stopped_at("get_train_iterator@0", pairs, tmp_path, "--num-workers", "0")
     assert stopped.returncode == 75
     assert not list(tmp_path.glob("*.pt"))
+
+
+def test_a_job_whose_limit_comes_before_an_update_twice_in_succession_is_not_requeued_for_ever(pairs, tmp_path):
+    """Each start: what Slurm says, how often it was requeued, where the signal comes, the exit status."""
+    (tmp_path / "scontrol").write_text('#!/bin/sh\n[ "$4" = 7_2 ] && echo "TimeLimit=00:04:00 $TOLD"\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    job = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    job |= {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
+    at_limit, preempted = "JobState=RUNNING PreemptTime=None", "JobState=RUNNING PreemptTime=2026-11-28T20:00:00"
+    for restart, (told, place, status) in enumerate(
+        [
+            (at_limit, "get_train_iterator@0", 75),
+            (preempted, "get_train_iterator@0", 75),
+            (at_limit, "get_train_iterator@0", 75),
+            (at_limit, "valid_step@6", 75),  # after updates: saved
+            (at_limit, "valid_step@6", 75),  # in the same validation
+            (at_limit, "valid_step@6", 78),
+        ]
+    ):
+        job |= {"TOLD": told, "SLURM_RESTART_COUNT": str(restart)}
+        stopped = stopped_at(place, pairs, tmp_path / "run", "--num-workers", "0", **job)
+        assert stopped.returncode == status, (restart, stopped.stdout)
+    assert re.search("its limit .00:04:00.* longer --time, .* --signal", stopped.stdout.splitlines()[-1])
 
 
 def test_a_signal_to_one_process_stops_both(pairs, tmp_path):
