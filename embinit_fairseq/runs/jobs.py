@@ -248,8 +248,8 @@ def _parameters(cluster: str, jobs: int | None, sbatch: Mapping[str, str]) -> di
         raise OptionError(f"--sbatch time={minutes}: give the limit of a job in minutes, such as time=720")
     if cluster == "slurm" and int(minutes) < _LEAST:  # it would save before it has begun, and begin again for ever
         raise OptionError(
-            f"--sbatch time={minutes}: the last {_BEFORE_LIMIT // 60} minutes are for saving, which Slurm may begin one "
-            f"minute early; give {_LEAST} or more"
+            f"--sbatch time={minutes}: the last {_BEFORE_LIMIT // 60} minutes are for saving, and Slurm may begin "
+            f"one earlier; give {_LEAST} or more"
         )
     parameters: dict[str, Any] = {"timeout_min": int(minutes or _LOCAL_LIMIT), "slurm_signal_delay_s": _BEFORE_LIMIT}
     if jobs is not None:

@@ -7,9 +7,13 @@ import re
 import signal
 from pathlib import Path
 from subprocess import CompletedProcess
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from fairseq_commands import PYTHON, logged, run, script, translation
+from fairseq_compat.fixes import saved_stops
+from omegaconf import OmegaConf
 
 checkpoint_utils = pytest.importorskip("fairseq.checkpoint_utils")
 
@@ -34,13 +38,13 @@ if __name__ == "__main__":
 OPTIONS = ["--max-epoch", "3", "--save-interval-updates", "2", "--dropout", "0.1"]
 
 
-def stopped_at(place: str, data: Path, folder: Path, *options, number: int = signal.SIGTERM, ranks: str = "0", **variables):
+def stopped_at(place: str, data: Path, folder: Path, *options, number: int = signal.SIGTERM, ranks: str = "0"):
     """Train until the signal. place: METHOD@UPDATE of fairseq's trainer. ranks: who gets it; "group": all of them."""
     program = folder / "train_and_stop.py"
     folder.mkdir(exist_ok=True)
     program.write_text(STOPPED)
     command = [PYTHON, program, *translation(data, folder, *OPTIONS, *options)]
-    return run(command, check=False, STOP_AFTER=place, STOP_RANKS=ranks, STOP_SIGNAL=str(int(number)), **variables)
+    return run(command, check=False, STOP_AFTER=place, STOP_RANKS=ranks, STOP_SIGNAL=str(int(number)))
 
 
 def trained_to_the_end(data: Path, folder: Path, *options) -> CompletedProcess:
@@ -89,29 +93,6 @@ def test_before_the_first_update_there_is_nothing_to_save(pairs, tmp_path):
     assert not list(tmp_path.glob("*.pt"))
 
 
-def test_a_job_whose_limit_comes_before_an_update_twice_in_succession_is_not_requeued_for_ever(pairs, tmp_path):
-    """Each start: what Slurm says, how often it was requeued, where the signal comes, the exit status."""
-    (tmp_path / "scontrol").write_text('#!/bin/sh\n[ "$4" = 7_2 ] && echo "TimeLimit=00:04:00 $TOLD"\n')
-    (tmp_path / "scontrol").chmod(0o755)
-    job = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
-    job |= {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
-    at_limit, preempted = "JobState=RUNNING PreemptTime=None", "JobState=RUNNING PreemptTime=2026-11-28T20:00:00"
-    for restart, (told, place, status) in enumerate(
-        [
-            (at_limit, "get_train_iterator@0", 75),
-            (preempted, "get_train_iterator@0", 75),
-            (at_limit, "get_train_iterator@0", 75),
-            (at_limit, "valid_step@6", 75),  # after updates: saved
-            (at_limit, "valid_step@6", 75),  # in the same validation
-            (at_limit, "valid_step@6", 78),
-        ]
-    ):
-        job |= {"TOLD": told, "SLURM_RESTART_COUNT": str(restart)}
-        stopped = stopped_at(place, pairs, tmp_path / "run", "--num-workers", "0", **job)
-        assert stopped.returncode == status, (restart, stopped.stdout)
-    assert re.search("its limit .00:04:00.* longer --time, .* --signal", stopped.stdout.splitlines()[-1])
-
-
 def test_a_signal_to_one_process_stops_both(pairs, tmp_path):
     """After the same update, in whose checkpoint both have taken the same number of batches."""
     options = ["--num-workers", "0", "--distributed-world-size", "2"]
@@ -121,3 +102,62 @@ def test_a_signal_to_one_process_stops_both(pairs, tmp_path):
     assert state["optimizer_history"][-1]["num_updates"] == 1
     assert state["extra_state"]["train_iterator"]["iterations_in_epoch"] == 1
     assert state["extra_state"]["stopped"]
+
+
+# ---- The limit of a job ---------------------------------------------------------------------------------------------
+
+AT_LIMIT = "JobState=RUNNING PreemptTime=None TimeLimit=00:04:00"
+PREEMPTED = AT_LIMIT.replace("None", "2026-11-28T20:00:00")
+
+
+@pytest.fixture
+def stop(monkeypatch, tmp_path):
+    """Stop a training of task 2 of job 7; return its exit status and what the log says."""
+    said = []
+    trainer = mock.Mock(**{"get_num_updates.return_value": 3, "data_parallel_world_size": 1})
+    cfg = OmegaConf.create({"checkpoint": {"save_dir": str(tmp_path / "run"), "no_save": False}})
+    cfg.checkpoint.write_checkpoints_asynchronously = False
+    for name, value in (("cfg", cfg), ("loaded", 3), ("current", (cfg, None)), ("requested", True), ("begun", False)):
+        monkeypatch.setattr(saved_stops.State, name, value)
+    for level in ("info", "error"):
+        monkeypatch.setattr(saved_stops.logger, level, said.append)
+    monkeypatch.setattr(saved_stops.shutil, "which", lambda name: name)
+
+    def call(told: str, restart: int, made: int = 0, **options) -> tuple[int, str]:
+        """told: by scontrol. made: updates since the start; None: none was begun."""
+        cfg.checkpoint.update(options)
+        job = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
+        monkeypatch.setattr(os, "environ", {**os.environ, **job, "SLURM_RESTART_COUNT": str(restart)})
+        answer = {("scontrol", "--oneliner", "show", "job", "7_2"): told}
+        run = lambda command, **how: SimpleNamespace(stdout=answer.get(tuple(command), ""))  # noqa: E731
+        monkeypatch.setattr(saved_stops.subprocess, "run", run)
+        trainer.get_num_updates.return_value = 3 + (made or 0)
+        signalled, arguments = saved_stops.leave_if_requested, (trainer, call.checkpoint_utils)
+        if made is None:
+            signalled, arguments = saved_stops.request, (signal.SIGUSR1, None)
+        with pytest.raises(SystemExit) as left:
+            signalled(*arguments)
+        return left.value.code, said[-1]
+
+    call.checkpoint_utils = mock.Mock()
+    return call
+
+
+@pytest.mark.parametrize("made", [None, 0])  # before the first update; in a validation that was due before it
+def test_a_limit_that_comes_before_an_update_twice_in_succession_ends_the_job(stop, made):
+    statuses = [stop(told, restart, made)[0] for restart, told in enumerate([AT_LIMIT, PREEMPTED, AT_LIMIT])]
+    assert statuses == [75, 75, 75]
+    assert stop(AT_LIMIT, 3, made=1)[0] == 75
+    assert stop.checkpoint_utils.save_checkpoint.call_count == 1
+    assert stop(AT_LIMIT, 4, made)[0] == 75
+    for _ in range(2):  # all processes of a training say the same
+        status, line = stop(AT_LIMIT, 5, made)
+        assert status == 78
+        assert re.search("00:04:00.* longer --time, or a --signal", line)
+    assert stop(PREEMPTED, 5, made)[0] == 75
+    assert stop("", 5, made)[0] == 75  # scontrol fails
+
+
+def test_nothing_is_saved_with_no_save(stop):
+    assert [stop(AT_LIMIT, restart, made=5, no_save=True)[0] for restart in (0, 1)] == [75, 78]
+    stop.checkpoint_utils.save_checkpoint.assert_not_called()

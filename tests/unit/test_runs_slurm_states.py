@@ -25,9 +25,9 @@ def scontrol(monkeypatch) -> SimpleNamespace:
         return SimpleNamespace(stdout=fake.told)
 
     fake = SimpleNamespace(told=RUNNING.format("None"), calls=[])
-    variables = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2", "SUBMITIT_EXECUTOR": "slurm"}
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    for name, value in (("JOB_ID", "7"), ("ARRAY_JOB_ID", "7"), ("ARRAY_TASK_ID", "2")):
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
     monkeypatch.setattr(slurm_states.subprocess, "run", run)
     return fake
 

@@ -7,8 +7,8 @@ Remedy: the signal is remembered. After the next update, or the next batch of a 
     a checkpoint is written, without a validation, and the exit status is 75. When the training continues, a validation
     that was due at that update is made first, so that losses and checkpoints equal an uninterrupted training.
     Workers of the data loader, which a signal to the whole job reaches as well, continue. A signal before the first
-    update ends the process with status 75 at once. If the limit of a Slurm job comes before an update is saved, twice in
-    succession, the status is 78: the job would be requeued for ever.
+    update ends the process with status 75 at once. When the limit of a Slurm job comes before an update is saved, twice
+    in succession, the status is 78: the job would be requeued for ever.
 """
 
 from __future__ import annotations
@@ -188,15 +188,15 @@ def leave_if_requested(trainer, checkpoint_utils) -> None:
 
 
 def leave_without_progress() -> None:
-    """End the process when no update can be saved: with TOO_SHORT if the limit of its job is the reason a second time."""
+    """End the process when no update can be saved: with TOO_SHORT if its job was at its limit, as the start before."""
     job, start = os.environ.get("SLURM_JOB_ID"), int(os.environ.get("SLURM_RESTART_COUNT", 0))
     limit = limit_of_job()
     if limit is not None:
         note = Path(State.cfg.checkpoint.save_dir, NOTE)
         if note.exists() and note.read_text() == f"{job} {start - 1}":
             logger.error(
-                f"job {job}: its limit ({limit}) came before an update was saved, as at its start before; give sbatch a "
-                f"longer --time, or a --signal that comes later (exit status {TOO_SHORT})"
+                f"job {job}: its limit ({limit}) came before an update was saved, as at its start before; give sbatch "
+                f"a longer --time, or a --signal that comes later (exit status {TOO_SHORT})"
             )
             raise SystemExit(TOO_SHORT)
         note.parent.mkdir(parents=True, exist_ok=True)
@@ -206,7 +206,7 @@ def leave_without_progress() -> None:
 
 
 def limit_of_job() -> str | None:
-    """Return the limit of time of the Slurm job that this process belongs to; None if the job is taken away, or none."""
+    """Return the limit of time of this process's Slurm job; None without a job, or if Slurm takes the job away."""
     job, array = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_ARRAY_JOB_ID")
     if array:  # the number of its last job is that of the array, too
         job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}"
