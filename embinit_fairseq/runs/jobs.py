@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.io import cores, write_text
+from embinit_fairseq.io import cores, explained, write_text
 from embinit_fairseq.runs.training import STOPPED, lock, send, start
 
 #: seconds between two looks at a command
@@ -225,7 +225,8 @@ class Cluster:
         for task in tasks:
             task.threads = self.threads
         try:
-            jobs = self.executor.submit_array(list(tasks))
+            with explained(self.executor.folder, "--logs"):
+                jobs = self.executor.submit_array(list(tasks))
         except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
             raise OptionError(f"--cluster: sbatch has refused the jobs: {' '.join(str(error).split())}") from error
         self.jobs += jobs
