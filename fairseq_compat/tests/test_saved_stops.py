@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from pathlib import Path
 from subprocess import CompletedProcess
 from types import SimpleNamespace
@@ -161,3 +162,17 @@ def test_a_limit_that_comes_before_an_update_twice_in_succession_ends_the_job(st
 def test_nothing_is_saved_with_no_save(stop):
     assert [stop(AT_LIMIT, restart, made=5, no_save=True)[0] for restart in (0, 1)] == [75, 78]
     stop.checkpoint_utils.save_checkpoint.assert_not_called()
+
+
+@pytest.mark.parametrize(("program", "handles"), [("/bin/fairseq-train", True), ("/bin/pytest", False)])
+def test_signals_are_handled_while_the_program_imports_torch(program, handles, monkeypatch, tmp_path):
+    before = {number: signal.getsignal(number) for number in saved_stops.SIGNALS}
+    monkeypatch.setattr(saved_stops.State, "cfg", None)
+    monkeypatch.setattr(sys, "argv", [program, "data", "--save-dir", str(tmp_path), "--lr", "1"])
+    try:
+        with saved_stops.executing(SimpleNamespace(__name__="fairseq_cli.train")):
+            assert (signal.getsignal(signal.SIGTERM) is saved_stops.request) == handles
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert saved_stops.save_dir() == tmp_path

@@ -7,18 +7,21 @@ Remedy: the signal is remembered. After the next update, or the next batch of a 
     a checkpoint is written, without a validation, and the exit status is 75. When the training continues, a validation
     that was due at that update is made first, so that losses and checkpoints equal an uninterrupted training.
     Workers of the data loader, which a signal to the whole job reaches as well, continue. A signal before the first
-    update ends the process with status 75 at once. When the limit of a Slurm job comes before an update is saved, twice
+    update ends the process with status 75 at once, also while fairseq-train imports torch. When the limit of a Slurm job comes before an update is saved, twice
     in succession, the status is 78: the job would be requeued for ever.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import logging
 import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -192,7 +195,7 @@ def leave_without_progress() -> None:
     job, start = os.environ.get("SLURM_JOB_ID"), int(os.environ.get("SLURM_RESTART_COUNT", 0))
     limit = limit_of_job()
     if limit is not None:
-        note = Path(State.cfg.checkpoint.save_dir, NOTE)
+        note = save_dir() / NOTE
         if note.exists() and note.read_text() == f"{job} {start - 1}":
             logger.error(
                 f"job {job}: its limit ({limit}) came before an update was saved, as at its start before; give sbatch "
@@ -203,6 +206,15 @@ def leave_without_progress() -> None:
         note.write_text(f"{job} {start}")
     logger.info(f"stopped before an update was saved; the same command starts again (exit status {STATUS})")
     raise SystemExit(STATUS)
+
+
+def save_dir() -> Path:
+    """Return --save-dir, also before fairseq has read its options."""
+    if State.cfg is not None:
+        return Path(State.cfg.checkpoint.save_dir)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--save-dir", default="checkpoints")
+    return Path(parser.parse_known_args()[0].save_dir)
 
 
 def limit_of_job() -> str | None:
@@ -234,6 +246,14 @@ def requested_anywhere(trainer) -> bool:
 # ---- Signals --------------------------------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def executing(module):
+    """Handle signals also while fairseq-train imports torch and fairseq: Slurm lets a job end that a signal kills."""
+    if module.__name__ == "fairseq_cli.train" and sys.argv[0].endswith(("fairseq-train", "fairseq_cli/train.py")):
+        handle_signals(None)
+    yield
+
+
 def handle_signals(cfg) -> None:
     """Remember signals instead of ending; only the main thread of a process can ask for that."""
     State.cfg = cfg
@@ -247,11 +267,11 @@ def request(number: int, frame: object) -> None:
     processes = [child.pid for child in multiprocessing.active_children() if not child.daemon and child.pid is not None]
     for process in processes:
         os.kill(process, number)
+    is_first, State.requested = not State.requested, True
     if not State.begun and not processes:
         leave_without_progress()
-    if not State.requested:
+    if is_first:
         logger.info(f"{signal.Signals(number).name}: stops after this update, with a checkpoint")
-    State.requested = True
 
 
 def patch_processes(module) -> None:
