@@ -7,8 +7,8 @@ Remedy: the signal is remembered. After the next update, or the next batch of a 
     a checkpoint is written, without a validation, and the exit status is 75. When the training continues, a validation
     that was due at that update is made first, so that losses and checkpoints equal an uninterrupted training.
     Workers of the data loader, which a signal to the whole job reaches as well, continue. A signal before the first
-    update ends the process with status 75 at once, also while fairseq-train imports torch. When the limit of a Slurm job comes before an update is saved, twice
-    in succession, the status is 78: the job would be requeued for ever.
+    update ends the process with status 75 at once, also while fairseq-train imports torch. When the limit of a Slurm
+    job comes before an update is saved, twice in succession, the status is 78: the job would be requeued for ever.
 """
 
 from __future__ import annotations
