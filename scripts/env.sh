@@ -25,14 +25,17 @@ integers() {
   done
 }
 
-# settings FOLDER NAME=VALUE ...: keep what a folder is made with in FOLDER/settings; refuse a folder made with others.
+# settings FOLDER NAME=VALUE ...: keep what a folder is made with in FOLDER/settings; refuse a folder made with others, and
+# one in which another call is working.
 settings() {
-  local folder=$1 now
+  local folder=$1 now lock
+  mkdir -p "$folder" || die "$folder: cannot be made; name another folder"
+  exec {lock}<"$folder"
+  flock -n "$lock" || [[ $? -ne 1 ]] || die "$folder: another call is making it; wait for its end"
   now=$(printf '%s\n' "${@:2}")
   [[ ! -f $folder/settings || $(<"$folder/settings") == "$now" || # or nothing is finished in it
     -z $(find "$folder" \( -name '.*.tmp' -o -name '*.part' \) -prune -o -type f ! -name settings -print -quit) ]] ||
     die "$folder was made with $(paste -sd ' ' "$folder/settings"), not with ${*:2}: name another folder, or remove it"
-  mkdir -p "$folder" || die "$folder: cannot be made; name another folder"
   printf '%s\n' "$now" >"$folder/settings"
 }
 

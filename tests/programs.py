@@ -49,7 +49,9 @@ def fill(folder: Path) -> None:
     program.write_text(f'#!/bin/sh\nexec {shlex.join(client)} "${{0##*/}}" "$@"\n')
     program.chmod(0o755)
     for real in Path(sys.executable).parent.iterdir():
-        ours = re.fullmatch(r"python[\d.]*|fairseq-.*|embinit|sacremoses|subword-nmt|torchrun|ct2-.*", real.name)
+        ours = re.fullmatch(
+            r"python[\d.]*|fairseq-.*|embinit|sacremoses|subword-nmt|torchrun|ct2-.*|launch_pickled_pipeline", real.name
+        )
         (binaries / real.name).symlink_to(program if ours else real)
 
 

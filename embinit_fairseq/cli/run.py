@@ -115,6 +115,8 @@ class _Screen:
         is_wanted = log.level not in ("", "INFO", "DEBUG") or log.logger.startswith("embinit_fairseq")
         if self.verbose or (is_wanted and not self.quiet):
             self._print(line)
+            if log.level == "ERROR":
+                self.tail = [line.split(" | ", 3)[-1]]
             return
         self.tail = [*self.tail[-_LAST:], line]
         if self.validations > before and not self.quiet:

@@ -15,17 +15,25 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.io import cores, write_text
+from embinit_fairseq.io import cores, explained, write_text
 from embinit_fairseq.runs.training import STOPPED, lock, send, start
 
 #: seconds between two looks at a command
 _LOOK = 0.1
 #: seconds from the first signal to SIGKILL: after Ctrl-C, and before the limit of a job on a cluster
 _PATIENCE, _BEFORE_LIMIT = 30.0, 120
+#: minutes that the limit of a job must have: one to start
+_LEAST = _BEFORE_LIMIT // 60 + 2
 #: minutes after which a job of submitit's local executor is stopped, has saved and is started again
 _LOCAL_LIMIT = 7 * 24 * 60
+#: exit statuses above are signals
+_SIGNALS = 128
 #: how often a job may reach its limit and be started again
 _REQUEUES = 1000
+
+
+class _Failed(Exception):
+    """A command that was to save has failed."""
 
 
 @dataclass
@@ -83,12 +91,14 @@ class Task:
         try:
             while process.poll() is None:
                 time.sleep(_LOOK)
+        except _Failed:
+            pass
         except BaseException:  # a cluster ends the job
             send(process, signal.SIGTERM)
             raise
         if process.returncode == 0:
             write_text(self.mark, f"{self.command}\n")
-        if process.returncode == STOPPED and os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
+        elif os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
             from embinit_fairseq.runs.slurm_states import continue_later
 
             continue_later()
@@ -115,10 +125,17 @@ class Task:
         return False
 
     def checkpoint(self) -> Any:
-        """Let the command save and end; return the task for submitit, which calls this and then requeues the job."""
+        """Let the command save and end; return the task for submitit, which calls this and then requeues the job.
+
+        Raises:
+            _Failed: the command has failed instead, and would again; within `__call__`, which this interrupts.
+        """
         from submitit.helpers import DelayedSubmission
 
         end([self], signal.SIGUSR1, _BEFORE_LIMIT - 20)
+        code = self._process.poll() if self._process is not None else None
+        if code is not None and 0 < code <= _SIGNALS and code != STOPPED:
+            raise _Failed
         return DelayedSubmission(Task(self.name, self.command, self.logs, self.threads))
 
 
@@ -208,7 +225,8 @@ class Cluster:
         for task in tasks:
             task.threads = self.threads
         try:
-            jobs = self.executor.submit_array(list(tasks))
+            with explained(self.executor.folder, "--logs"):
+                jobs = self.executor.submit_array(list(tasks))
         except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
             raise OptionError(f"--cluster: sbatch has refused the jobs: {' '.join(str(error).split())}") from error
         self.jobs += jobs
@@ -229,10 +247,10 @@ def _parameters(cluster: str, jobs: int | None, sbatch: Mapping[str, str]) -> di
     minutes = sbatch.get("time", "")
     if not minutes.isdecimal() and (minutes or cluster == "slurm"):
         raise OptionError(f"--sbatch time={minutes}: give the limit of a job in minutes, such as time=720")
-    if cluster == "slurm" and 60 * int(minutes) <= _BEFORE_LIMIT:  # it would save at once, and begin again for ever
-        saving = _BEFORE_LIMIT // 60
+    if cluster == "slurm" and int(minutes) < _LEAST:  # it would save before it has begun, and begin again for ever
         raise OptionError(
-            f"--sbatch time={minutes}: the last {saving} minutes are for saving; give {saving + 1} or more"
+            f"--sbatch time={minutes}: the last {_BEFORE_LIMIT // 60} minutes are for saving, and Slurm may begin "
+            f"one earlier; give {_LEAST} or more"
         )
     parameters: dict[str, Any] = {"timeout_min": int(minutes or _LOCAL_LIMIT), "slurm_signal_delay_s": _BEFORE_LIMIT}
     if jobs is not None:

@@ -128,7 +128,7 @@ def run(
             return _finish(folder, record, log, started=True)
         notes = {
             0: ("the command ended without an error, but its log does not say that training is done: not finished",),
-            STOPPED: ("the training was stopped and has saved; the same call continues",),
+            STOPPED: ("the training was stopped; the same call continues",),
         }
         return Outcome(code or 1, True, record, notes.get(code, ()))
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import sys
 from pathlib import Path
 from subprocess import CompletedProcess
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from fairseq_commands import PYTHON, logged, run, script, translation
+from fairseq_compat.fixes import saved_stops
+from omegaconf import OmegaConf
 
 checkpoint_utils = pytest.importorskip("fairseq.checkpoint_utils")
 
@@ -97,3 +103,76 @@ def test_a_signal_to_one_process_stops_both(pairs, tmp_path):
     assert state["optimizer_history"][-1]["num_updates"] == 1
     assert state["extra_state"]["train_iterator"]["iterations_in_epoch"] == 1
     assert state["extra_state"]["stopped"]
+
+
+# ---- The limit of a job ---------------------------------------------------------------------------------------------
+
+AT_LIMIT = "JobState=RUNNING PreemptTime=None TimeLimit=00:04:00"
+PREEMPTED = AT_LIMIT.replace("None", "2026-11-28T20:00:00")
+
+
+@pytest.fixture
+def stop(monkeypatch, tmp_path):
+    """Stop a training of task 2 of job 7; return its exit status and what the log says."""
+    said = []
+    trainer = mock.Mock(**{"get_num_updates.return_value": 3, "data_parallel_world_size": 1})
+    cfg = OmegaConf.create({"checkpoint": {"save_dir": str(tmp_path / "run"), "no_save": False}})
+    cfg.checkpoint.write_checkpoints_asynchronously = False
+    for name, value in (("cfg", cfg), ("loaded", 3), ("current", (cfg, None)), ("requested", True), ("begun", False)):
+        monkeypatch.setattr(saved_stops.State, name, value)
+    for level in ("info", "error"):
+        monkeypatch.setattr(saved_stops.logger, level, said.append)
+    monkeypatch.setattr(saved_stops.shutil, "which", lambda name: name)
+
+    def call(told: str, restart: int, made: int = 0, **options) -> tuple[int, str]:
+        """told: by scontrol. made: updates since the start; None: none was begun."""
+        cfg.checkpoint.update(options)
+        job = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
+        monkeypatch.setattr(os, "environ", {**os.environ, **job, "SLURM_RESTART_COUNT": str(restart)})
+        answer = {("scontrol", "--oneliner", "show", "job", "7_2"): told}
+        run = lambda command, **how: SimpleNamespace(stdout=answer.get(tuple(command), ""))  # noqa: E731
+        monkeypatch.setattr(saved_stops.subprocess, "run", run)
+        trainer.get_num_updates.return_value = 3 + (made or 0)
+        signalled, arguments = saved_stops.leave_if_requested, (trainer, call.checkpoint_utils)
+        if made is None:
+            signalled, arguments = saved_stops.request, (signal.SIGUSR1, None)
+        with pytest.raises(SystemExit) as left:
+            signalled(*arguments)
+        return left.value.code, said[-1]
+
+    call.checkpoint_utils = mock.Mock()
+    return call
+
+
+@pytest.mark.parametrize("made", [None, 0])  # before the first update; in a validation that was due before it
+def test_a_limit_that_comes_before_an_update_twice_in_succession_ends_the_job(stop, made):
+    statuses = [stop(told, restart, made)[0] for restart, told in enumerate([AT_LIMIT, PREEMPTED, AT_LIMIT])]
+    assert statuses == [75, 75, 75]
+    assert stop(AT_LIMIT, 3, made=1)[0] == 75
+    assert stop.checkpoint_utils.save_checkpoint.call_count == 1
+    assert stop(AT_LIMIT, 4, made)[0] == 75
+    for _ in range(2):  # all processes of a training say the same
+        status, line = stop(AT_LIMIT, 5, made)
+        assert status == 78
+        assert re.search("00:04:00.* longer --time, or a --signal", line)
+    assert stop(PREEMPTED, 5, made)[0] == 75
+    assert stop("", 5, made)[0] == 75  # scontrol fails
+
+
+def test_nothing_is_saved_with_no_save(stop):
+    assert [stop(AT_LIMIT, restart, made=5, no_save=True)[0] for restart in (0, 1)] == [75, 78]
+    stop.checkpoint_utils.save_checkpoint.assert_not_called()
+
+
+@pytest.mark.parametrize(("program", "handles"), [("/bin/fairseq-train", True), ("/bin/pytest", False)])
+def test_signals_are_handled_while_the_program_imports_torch(program, handles, monkeypatch, tmp_path):
+    before = {number: signal.getsignal(number) for number in saved_stops.SIGNALS}
+    monkeypatch.setattr(saved_stops.State, "cfg", None)
+    monkeypatch.setattr(sys, "argv", [program, "data", "--save-dir", str(tmp_path), "--lr", "1"])
+    try:
+        with saved_stops.executing(SimpleNamespace(__name__="fairseq_cli.train")):
+            assert (signal.getsignal(signal.SIGTERM) is saved_stops.request) == handles
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert saved_stops.save_dir() == tmp_path

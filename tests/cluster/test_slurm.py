@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -14,14 +13,12 @@ from pathlib import Path
 import pytest
 import slurm as installed
 from corpora import assert_same, prepare, write_text
-from programs import PYTHON as WARM
-from programs import VENV
+from programs import PYTHON, VENV
 from trainings import TRAIN, losses, run_to_end
 
 WHY = installed.missing()
 pytestmark = [pytest.mark.end_to_end, pytest.mark.skipif(WHY is not None, reason=str(WHY))]
-BIN = Path(sys.prefix) / "bin"
-PYTHON = str(BIN / "python")
+BIN = VENV / "bin"
 #: of a fairseq-train that has a signal sent to its job at another moment after each restart: before the first update,
 #: within an epoch, and within a validation, when a job of the partition that preempts it needs its node
 SIGNALLED = """
@@ -49,6 +46,7 @@ cli_main()
 #: the last node is for the training that is stopped, which waits most of the time and runs beside the other tests
 ITS_NODE = f"--nodelist={installed.NODES[-1]}"
 OTHER_NODES = f"exclude={installed.NODES[-1]}"
+GRID = ["embinit", "grid", "list", "--logs", "logs", "--cluster", "slurm", "--sbatch", "time=5", "mem=100"]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +67,7 @@ def training(data: Path, run: Path, *options: object) -> list[str]:
 def alone(toy_translation: Path, tmp_path_factory) -> dict:
     """The losses of one process that takes four batches for an update, which no one disturbs."""
     options = training(toy_translation, tmp_path_factory.mktemp("alone"), "--update-freq", 4)
-    return losses(run_to_end([WARM, "-m", "fairseq_cli.train", *options]))
+    return losses(run_to_end([PYTHON, "-m", "fairseq_cli.train", *options]))
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +81,22 @@ def stopped(slurm, toy_translation: Path, tmp_path_factory) -> tuple[str, Path]:
     return slurm.submit(script, folder, "--partition=low", ITS_NODE, "--requeue", "--mem=2000"), folder
 
 
-def test_corpora_by_slurm_are_those_of_the_pool_and_a_failed_step_ends_the_rest(slurm, stopped, tmp_path: Path) -> None:
+def start_grid(slurm, folder: Path) -> subprocess.Popen:
+    """Start embinit grid with folder/list; its output is folder/said."""
+    with open(folder / "said", "w") as said:
+        return subprocess.Popen([*GRID, OTHER_NODES], cwd=folder, env=slurm.environment, stdout=said, stderr=said)
+
+
+@pytest.fixture(scope="module")
+def listed(slurm, tmp_path_factory) -> tuple[subprocess.Popen, Path]:
+    """A grid that runs beside the first test, and its folder; `killed` ends its job, as the kernel would."""
+    folder = tmp_path_factory.mktemp("listed")
+    (folder / "list").write_text("good: echo one\nbad: echo why; exit 3\nkilled: kill -9 $PPID\n")
+    return start_grid(slurm, folder), folder
+
+
+@pytest.mark.usefixtures("listed", "stopped")
+def test_corpora_by_slurm_are_those_of_the_pool_and_a_failed_step_ends_the_rest(slurm, tmp_path: Path) -> None:
     """A file is in the place of the folder of the encoded shards; when it is gone the same call continues there."""
     text, folder = write_text(tmp_path / "text"), tmp_path / "slurm"
     options = f"mem_per_cpu_gb=1 time=00:10:00 comment=ours {OTHER_NODES}"
@@ -98,7 +111,8 @@ def test_corpora_by_slurm_are_those_of_the_pool_and_a_failed_step_ends_the_rest(
     assert failed.returncode != 0
     last = failed.stderr.strip().splitlines()[-1]
     assert re.search(r"encoding: .*work/encoded.*\.out\); correct that, .* the same call continues", last)
-    assert {*slurm.run("squeue", "--noheader", "--format=%F").stdout.split()} <= {stopped[0]}
+    submitted = {job["job"] for job in json.loads((folder / "work" / "logs" / "jobs.json").read_text())}
+    assert not submitted & {*slurm.run("squeue", "--noheader", "--format=%F").stdout.split()}
     script = (folder / "work" / "logs" / "00-shards" / "launch_script.slurm").read_text()
     assert {"#SBATCH --comment=ours", "#SBATCH --mem-per-cpu=1G"} <= {*script.splitlines()}  # of sbatch, of datatrove
     (folder / "work" / "encoded").unlink()
@@ -110,27 +124,29 @@ def test_corpora_by_slurm_are_those_of_the_pool_and_a_failed_step_ends_the_rest(
     assert_same(folder, tmp_path / "pool")
 
 
-def test_a_list_is_an_array_whose_failures_are_named_and_whose_preempted_jobs_go_on(slurm, tmp_path: Path) -> None:
-    """`killed` ends the process of its job, as the kernel does without memory; `long` saves when it is preempted."""
+def test_a_list_is_an_array_whose_failures_are_named(listed) -> None:
+    process, folder = listed
+    assert process.wait(600) == 1
+    text = (folder / "said").read_text()
+    assert "1 of 3 done, 1 failed" in text
+    assert "killed: its job has ended early" in text
+    assert "bad: failed with exit status 3" in text
+
+
+def test_preempted_jobs_of_a_list_go_on(slurm, tmp_path: Path) -> None:
+    """`long` saves when it is preempted; it loops, as bash may notice the end of `sleep` before a signal of its own."""
     (tmp_path / "list").write_text(
-        f"good: echo one\nbad: echo why; exit 3\nkilled: kill -9 $PPID\n"
-        f"long: echo started >>{tmp_path}/starts; trap 'exit 75' USR1 TERM; "
-        f"[ $(wc -l <{tmp_path}/starts) = 2 ] || {{ touch {tmp_path}/runs; sleep 600 & wait; }}\n"
+        f"short: true\nlong: echo started >>{tmp_path}/starts; trap 'exit 75' USR1 TERM; "
+        f"[ $(wc -l <{tmp_path}/starts) = 2 ] || {{ touch {tmp_path}/runs; while :; do sleep 0.1 || :; done; }}\n"
     )
-    command = ["embinit", "grid", "list", "--logs", "logs", "--cluster", "slurm", "--sbatch", "time=5", "mem=100"]
-    nowhere = slurm.run(*command, "partition=nowhere", cwd=tmp_path, check=False)
+    nowhere = slurm.run(*GRID, "partition=nowhere", cwd=tmp_path, check=False)
     assert "sbatch has refused the jobs: sbatch: error: invalid partition" in nowhere.stderr
-    with open(tmp_path / "said", "w") as said:
-        grid = subprocess.Popen([*command, OTHER_NODES], cwd=tmp_path, env=slurm.environment, stdout=said, stderr=said)
+    grid = start_grid(slurm, tmp_path)
     while not (tmp_path / "runs").exists():
         assert grid.poll() is None, (tmp_path / "said").read_text()
         time.sleep(0.1)
     slurm.submit("true", tmp_path, "--partition=high", f"--nodelist={installed.NODES[0]}", "--exclusive")
-    assert grid.wait(600) == 1
-    text = (tmp_path / "said").read_text()
-    assert "2 of 4 done, 1 failed" in text
-    assert "killed: its job has ended early" in text
-    assert "bad: failed with exit status 3" in text
+    assert grid.wait(600) == 0, (tmp_path / "said").read_text()
     assert len((tmp_path / "starts").read_text().split()) == 2
 
 
@@ -148,7 +164,7 @@ def test_a_training_over_two_nodes_is_that_of_one_process(slurm, alone, toy_tran
     world = 2 * tasks
     options = ["--distributed-world-size", world, "--distributed-port", installed.free_port()]
     options += ["--update-freq", 4 // world]
-    command = [VENV / "bin" / "fairseq-train", *training(toy_translation, tmp_path / "run", *options)]
+    command = [BIN / "fairseq-train", *training(toy_translation, tmp_path / "run", *options)]
     place = ["srun", "--nodes=2", f"--ntasks-per-node={tasks}", "--mem=2000", "--kill-on-bad-exit"]
     done = slurm.run(*place, *command)
     found = losses(done.stdout + done.stderr)
@@ -160,7 +176,7 @@ def test_a_training_over_two_nodes_is_that_of_one_process(slurm, alone, toy_tran
 def test_another_number_of_devices_than_srun_starts_is_refused(slurm, toy_translation: Path, tmp_path: Path) -> None:
     options = ["--distributed-world-size", 3, "--distributed-port", installed.free_port()]
     place = ["srun", "--nodes=2", "--ntasks-per-node=1", "--mem=2000"]
-    command = [VENV / "bin" / "fairseq-train", *training(toy_translation, tmp_path / "run", *options)]
+    command = [BIN / "fairseq-train", *training(toy_translation, tmp_path / "run", *options)]
     done = slurm.run(*place, *command, check=False)
     assert done.returncode != 0
     assert re.search(r"--distributed-world-size 3: give 2", done.stderr)

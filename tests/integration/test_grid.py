@@ -163,27 +163,12 @@ def test_slurm_has_one_array_with_limits_and_the_signal_that_saves(grid, tmp_pat
     script = Path("script").read_text()
     for line in ("array=0-1%2", "time=720", "signal=USR1@120", "gpus-per-node=2", "reservation=mine"):
         assert f"#SBATCH --{line}\n" in script
-    for given, remedy in (({}, "time=720"), ({"time": "2"}, "time=2: .* give 3")):
+    for given, remedy in (({}, "time=720"), ({"time": "3"}, "time=3: .* give 4")):
         with pytest.raises(OptionError, match=remedy):
             grid(["a: true"], cluster="slurm", sbatch=given)
     fake(tmp_path, "sbatch", "echo no such partition >&2; exit 1")
     with pytest.raises(OptionError, match="no such partition"):
         grid(["c: true"], cluster="slurm", sbatch=options)
-
-
-def test_states_without_accounting(monkeypatch) -> None:
-    """A job that squeue has forgotten has ended, and so has one that it lists as such; a requeued one has not."""
-    pytest.importorskip("submitit")
-    from embinit_fairseq.runs.slurm_states import QueueWatcher
-
-    watcher, queue = QueueWatcher(), [b"7_0|RUNNING|a\n7_1|PENDING|\n7_2|RUNNING|b\n", b"7_1|REQUEUED|\n7_2|FAILED|b\n"]
-    monkeypatch.setattr("subprocess.check_output", lambda command, shell: queue.pop(0))
-    jobs = ["7_0", "7_1", "7_2"]
-    for expected in ([False, False, False], [True, False, True]):
-        for job in jobs:
-            watcher.register_job(job)
-        watcher.update()
-        assert [watcher.is_done(job, mode="cache") for job in jobs] == expected
 
 
 def test_the_command(tmp_path, capsys, shown, refused, monkeypatch) -> None:

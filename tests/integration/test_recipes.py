@@ -3,6 +3,7 @@ what they share, scripts/env.sh."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -120,6 +121,12 @@ def test_a_folder_is_made_with_one_set_of_settings(recipe: Path, tmp_path: Path)
     assert refused.returncode != 0
     assert "B=x y" in refused.stderr
     assert (folder / "settings").read_text() == "A=1\nB=x y\n"
+    descriptor = os.open(folder, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    busy = bash(recipe, "settings", folder, "A=1", "B=x y", cwd=tmp_path)
+    os.close(descriptor)
+    assert busy.returncode != 0
+    assert "wait for its end" in busy.stderr
 
 
 #: variables and arguments -> DEVICES, words before fairseq-train, options of this machine, which has no GPU

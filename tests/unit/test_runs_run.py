@@ -236,6 +236,10 @@ def test_warnings_and_the_plugins_records_are_shown_and_what_its_option_needs(ca
         assert said.startswith(screen.tail[-1])
         assert ("--user-dir" in said) == needed
         assert capsys.readouterr().err == ""
+    line = "2024-01-01 10:00:00 | ERROR | fairseq_compat.fixes.saved_stops | job 7: its limit"
+    log.take(line)
+    screen.show(line, log)
+    assert (screen.show_last(True), capsys.readouterr().err) == ("job 7: its limit; ", f"{line}\n")
     screen.tail = ["Traceback", f"RuntimeError: {'x' * 300}"]
     assert (screen.show_last(True), capsys.readouterr().err) == (f"{screen.tail[-1]}; ", "Traceback\n")  # said once
 

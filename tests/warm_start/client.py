@@ -13,7 +13,7 @@ import sys
 from _socket import AF_UNIX, SCM_RIGHTS, SOL_SOCKET, socket  # the module around it takes longer than all the rest
 
 NEW_PROCESS = -1000  # as in server.py
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 def run(folder, argv):

@@ -34,16 +34,16 @@ from hydra_caches import cache_hydra
 # what a training, a translation and most scripts import in the end (torch._dynamo comes with the first optimizer)
 PRELOADED = ["torch", "torch._dynamo", "hydra.experimental", "sacrebleu", "fairseq.tasks", "fairseq.trainer"]
 OPTIONAL = ["sacremoses", "subword_nmt.apply_bpe", "matplotlib.figure", "matplotlib.backends.backend_agg"]
-OPTIONAL += ["sklearn.linear_model", "spacy.lang.en", "spacy.lang.de"]
+OPTIONAL += ["sklearn.linear_model", "spacy.lang.en", "spacy.lang.de", "datatrove.executor"]
 # Read when these modules are imported, or when Python starts: with other values a program gets a process of its own.
 READ_AT_START = ("OMP_", "MKL_", "KMP_", "TORCH", "PYTORCH", "CUDA", "LD_", "LC_", "LANG", "MPL", "PYTHON")
 # what torchrun sets for the processes that it starts, which they read later
 OF_TORCHRUN = ("TORCHELASTIC_", "TORCH_NCCL_")
 # seen to otherwise; of no effect without a GPU; and what fairseq, torch and scikit-learn set themselves
-NOT_THESE = {"PYTHONPATH", "PYTHONWARNINGS", "CUDA_VISIBLE_DEVICES"}
+NOT_THESE = {"PYTHONPATH", "PYTHONWARNINGS", "PYTHONUNBUFFERED", "CUDA_VISIBLE_DEVICES"}
 NOT_THESE |= {"TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
 NEW_PROCESS = -1000  # instead of an exit status: the client is to start the program itself
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 def read_at_start(environment: dict[str, str]) -> dict[str, str]:

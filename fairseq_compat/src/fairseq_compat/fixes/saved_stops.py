@@ -7,16 +7,23 @@ Remedy: the signal is remembered. After the next update, or the next batch of a 
     a checkpoint is written, without a validation, and the exit status is 75. When the training continues, a validation
     that was due at that update is made first, so that losses and checkpoints equal an uninterrupted training.
     Workers of the data loader, which a signal to the whole job reaches as well, continue. A signal before the first
-    update ends the process with status 75 at once.
+    update ends the process with status 75 at once, also while fairseq-train imports torch. When the limit of a Slurm
+    job comes before an update is saved, twice in succession, the status is 78: the job would be requeued for ever.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import logging
 import multiprocessing
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 from fairseq_compat.patches import shadow, wrap
@@ -24,6 +31,10 @@ from fairseq_compat.patches import shadow, wrap
 BROKEN = r"def validate_and_save\(|def call_main\(|class EpochBatchIterator\("
 #: exit status of a training that was stopped and can continue (EX_TEMPFAIL of sysexits.h)
 STATUS = 75
+#: exit status of a training whose job has too short a limit to get on (EX_CONFIG)
+TOO_SHORT = 78
+#: file in --save-dir: the job, and which start of it, whose limit came before an update was saved
+NOTE = "stopped_before_update"
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 logger = logging.getLogger(__name__)
 
@@ -34,6 +45,8 @@ class State:
     Attributes:
         requested: a signal came.
         begun: updates are being made.
+        cfg: configuration.
+        loaded: updates of the checkpoint that was loaded.
         pending: the loaded checkpoint was written by a stop, and the validation that was due was not made yet.
         last_losses: losses of this validation if the training ends with it.
         current: (configuration, iterator of the epoch) of the last update.
@@ -42,6 +55,8 @@ class State:
 
     requested = False
     begun = False
+    cfg: Any = None
+    loaded = 0
     pending = False
     last_losses: list[Any] | None = None
     current: tuple[Any, Any] | None = None
@@ -57,7 +72,7 @@ def patch_training(module) -> None:
 
     @wrap(module)
     def main(original, cfg, *args, **kwargs):
-        handle_signals()
+        handle_signals(cfg)
         return original(cfg, *args, **kwargs)
 
     shadow(module, "checkpoint_utils.load_checkpoint", loop.load_checkpoint)
@@ -74,6 +89,7 @@ class Loop:
     def load_checkpoint(self, checkpoint_cfg, trainer, **kwargs):
         """Load; if the training was stopped at the end of an epoch, make the validation that was due."""
         extra_state, epoch_itr = self.inner_load(checkpoint_cfg, trainer, **kwargs)
+        State.loaded = trainer.get_num_updates()
 
         @wrap(trainer)
         def valid_step(original, *args, **kwargs):
@@ -157,6 +173,8 @@ def leave_if_requested(trainer, checkpoint_utils) -> None:
     if State.current is None or not requested_anywhere(trainer):
         return
     cfg, epoch_itr = State.current
+    if cfg.checkpoint.no_save or trainer.get_num_updates() == State.loaded:  # a validation that was due
+        leave_without_progress()
     save = trainer.save_checkpoint
     trainer.save_checkpoint = lambda name, extra_state: save(name, {**extra_state, "stopped": True})
     checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
@@ -170,6 +188,47 @@ def leave_if_requested(trainer, checkpoint_utils) -> None:
         torch.distributed.barrier()
     logger.info(f"stopped after {trainer.get_num_updates()} updates; the same command continues (exit status {STATUS})")
     raise SystemExit(STATUS)
+
+
+def leave_without_progress() -> None:
+    """End the process when no update can be saved: with TOO_SHORT if its job was at its limit, as the start before."""
+    job, start = os.environ.get("SLURM_JOB_ID"), int(os.environ.get("SLURM_RESTART_COUNT", 0))
+    limit = limit_of_job()
+    if limit is not None:
+        note = save_dir() / NOTE
+        if note.exists() and note.read_text() == f"{job} {start - 1}":
+            logger.error(
+                f"job {job}: its limit ({limit}) came before an update was saved, as at its start before; give sbatch "
+                f"a longer --time, or a --signal that comes later (exit status {TOO_SHORT})"
+            )
+            raise SystemExit(TOO_SHORT)
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(f"{job} {start}")
+    logger.info(f"stopped before an update was saved; the same command starts again (exit status {STATUS})")
+    raise SystemExit(STATUS)
+
+
+def save_dir() -> Path:
+    """Return --save-dir, also before fairseq has read its options."""
+    if State.cfg is not None:
+        return Path(State.cfg.checkpoint.save_dir)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--save-dir", default="checkpoints")
+    return Path(parser.parse_known_args()[0].save_dir)
+
+
+def limit_of_job() -> str | None:
+    """Return the limit of time of this process's Slurm job; None without a job, or if Slurm takes the job away."""
+    job, array = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_ARRAY_JOB_ID")
+    if array:  # the number of its last job is that of the array, too
+        job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+    if not job or shutil.which("scontrol") is None:
+        return None
+    command = ["scontrol", "--oneliner", "show", "job", job]
+    words = subprocess.run(command, capture_output=True, text=True).stdout.split()
+    state = dict(word.split("=", 1) for word in words if "=" in word)
+    is_running = state.get("JobState") == "RUNNING" and state["PreemptTime"] == "None"
+    return state["TimeLimit"] if is_running else None
 
 
 def requested_anywhere(trainer) -> bool:
@@ -187,8 +246,17 @@ def requested_anywhere(trainer) -> bool:
 # ---- Signals --------------------------------------------------------------------------------------------------------
 
 
-def handle_signals() -> None:
+@contextlib.contextmanager
+def executing(module):
+    """Handle signals also while fairseq-train imports torch and fairseq: Slurm lets a job end that a signal kills."""
+    if module.__name__ == "fairseq_cli.train" and sys.argv[0].endswith(("fairseq-train", "fairseq_cli/train.py")):
+        handle_signals(None)
+    yield
+
+
+def handle_signals(cfg) -> None:
     """Remember signals instead of ending; only the main thread of a process can ask for that."""
+    State.cfg = cfg
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
             signal.signal(number, request)
@@ -199,11 +267,11 @@ def request(number: int, frame: object) -> None:
     processes = [child.pid for child in multiprocessing.active_children() if not child.daemon and child.pid is not None]
     for process in processes:
         os.kill(process, number)
+    is_first, State.requested = not State.requested, True
     if not State.begun and not processes:
-        raise SystemExit(STATUS)  # nothing to save yet
-    if not State.requested:
+        leave_without_progress()
+    if is_first:
         logger.info(f"{signal.Signals(number).name}: stops after this update, with a checkpoint")
-    State.requested = True
 
 
 def patch_processes(module) -> None:
@@ -215,12 +283,12 @@ def patch_processes(module) -> None:
             return original(cfg, main, **kwargs)
         from torch.multiprocessing import ProcessExitedException
 
-        handle_signals()
+        handle_signals(cfg)
         try:
             return original(cfg, main, **kwargs)
         except ProcessExitedException as error:
-            if error.exit_code == STATUS:
-                raise SystemExit(STATUS) from error
+            if error.exit_code in (STATUS, TOO_SHORT):
+                raise SystemExit(error.exit_code) from error
             raise
 
 

@@ -13,7 +13,7 @@ Where: fairseq/distributed/utils.py:72, :142, :315 (``distributed_main``) and :3
 Remedy: with ``--cpu`` as many processes as ``--distributed-world-size`` says, which talk through gloo; the workers of
     all processes start as with a single process, on Linux by a fork. Under torchrun, and under srun with several tasks
     on each machine, the number of processes is theirs. With one task on each machine a number that is not that of all
-    GPUs is refused; with --cpu the processes are divided among the machines.
+    GPUs is refused; with --cpu the processes are divided among the machines, and a single one of a machine is the task.
     Without this fix: torchrun, and ``--distributed-backend gloo``.
 Can go: with a fairseq that counts no GPUs with ``--cpu``.
 """
@@ -68,6 +68,8 @@ def patch(module):
         count = training.distributed_world_size // machines(training)
         if training.distributed_no_spawn or training.distributed_world_size == machines(training) == 1:
             return original(cfg, main, **kwargs)
+        if machines(training) > 1 and count == 1:
+            training.distributed_no_spawn = True
         if processes > 1:
             count = 1  # the main branch numbers devices and asks for those above 0
         torch = module.torch
