@@ -58,6 +58,7 @@ def expand_hf(
         OptionError, DataError: naming the argument and the remedy.
     """
     chosen, spec = checked_method(expand_hf, method, EXPANSION, options)
+    words = words if isinstance(words, str) else list(words)
     tables, numbers = rows_of_model(model)
     size = len(model.get_input_embeddings().weight)
     texts, rows, subwords = rows_of_words(tokenizer, words, size, chosen.chosen.needs_subwords)
@@ -102,7 +103,10 @@ def rows_of_model(model: Any) -> tuple[dict[str, Any], list[tuple[Any, str]]]:
         if tuple(shapes[name]) != tuple(
             size + 1 if at == _axis(value, size) else n for at, n in enumerate(value.shape)
         ):
-            raise OptionError(f"model: the shape of {name} is not that of its config; load both from one folder")
+            raise OptionError(
+                f"model: the shape of {name} is not that of its config, or its tokens are not on the first axis; load "
+                "both from one folder, or give ei.expand the matrices"
+            )
         check_table(name, _by_row(value, size), size)
         tables.setdefault(seen.setdefault(id(value), name), value)
     for module in (model.get_input_embeddings(), model.get_output_embeddings()):
@@ -135,6 +139,17 @@ def _checked_size(model: Any) -> int:
     config = model.config.get_text_config()
     inputs: Any = model.get_input_embeddings()
     outputs: Any = model.get_output_embeddings()
+    for layer in (inputs, outputs):
+        if layer is not None and getattr(layer, "weight", None) is None:
+            raise OptionError(f"model: its {type(layer).__name__} has no .weight; give ei.expand the matrices")
+        if layer is not None and layer.weight.is_meta:
+            raise OptionError("model: its numbers are not in memory (device meta); load it without offloading")
+    of_decoder = model.get_decoder().get_input_embeddings() if model.config.is_encoder_decoder else None
+    if of_decoder is not None and of_decoder.weight is not inputs.weight:
+        raise OptionError(
+            "model: its encoder and its decoder have embeddings of their own, whose rows may be of two vocabularies; "
+            "give ei.expand the matrices of each"
+        )
     size, stated = len(inputs.weight), getattr(config, "vocab_size", None)
     others = {"config.vocab_size": stated} | ({} if outputs is None else {"its output layer": len(outputs.weight)})
     for name, number in others.items():
@@ -228,7 +243,12 @@ def rows_of_words(
     rows = [trial.convert_tokens_to_ids(text) for text in texts]
     for text, row in zip(texts, rows):
         found = _ids(trial, text)
-        if row in ids.values() or row not in found:
+        if row in ids.values():
+            raise OptionError(
+                f"tokenizer: its ids have gaps, so that {text!r} gets id {row}, which another token has; number its "
+                f"tokens from 0 to {len(ids) - 1} without gaps"
+            )
+        if row not in found:
             read = " ".join(trial.convert_ids_to_tokens(found))
             raise OptionError(
                 f"words: the tokenizer reads {text!r} as {read!r} also when it is added; remove it, or give "

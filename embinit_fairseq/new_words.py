@@ -190,6 +190,10 @@ def new_words(words: Sequence[str], symbols: Sequence[str]) -> list[str]:
     for number, word in enumerate(texts):
         if not isinstance(word, str) or not word.strip() or is_filler(word):
             raise OptionError(f"words[{number}]={word!r}: expected the text of a word; remove it, or write another")
+        if word.strip("\r\n\ufeff") != word:
+            raise OptionError(
+                f"words[{number}]={word!r}: a line end or a byte-order mark is no part of a word; take it off"
+            )
         if word in present:
             where = "twice in words" if word in texts[:number] else "one of the symbols already"
             raise OptionError(f"words[{number}]={word!r}: it is {where}; remove it")
