@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import itertools
 import json
 import sys
 from argparse import Namespace
@@ -50,21 +51,22 @@ def line_ends(folder: Path) -> None:
     text, expected = folder / "text", [words for words in LINES.values() for _ in range(9)]
     text.write_bytes("".join(f"{line}\n" for line in LINES for _ in range(9)).encode())
 
-    for parts in (1, 3):
-        offsets, found = find_offsets(str(text), parts), []
+    marked = folder / "marked"
+    marked.write_bytes(b"\xef\xbb\xbf" + text.read_bytes())
+    for file, parts in itertools.product((text, marked), (1, 3)):
+        offsets, found = find_offsets(str(file), parts), []
         for begin, end in zip(offsets, offsets[1:]):
-            with Chunker(str(text), begin, end) as lines:
+            with Chunker(str(file), begin, end) as lines:
                 found += [line.split() for line in lines]
-        assert found == expected, f"in {parts} parts: {found}"
+        assert found == expected, f"{file.name} in {parts} parts: {found}"
 
     dictionary = write_split(folder, "train", [], "a b c d e f g h i")
     raw = indexed_dataset.IndexedRawTextDataset(str(text), dictionary)
     assert [line.split() for line in raw.lines] == expected
     with standard_input(text):
         read = [list(interactive.buffered_read(name, 4)) for name in (str(text), "-")]
-    (folder / "marked").write_bytes(b"\xef\xbb\xbf" + text.read_bytes())
-    with standard_input(folder / "marked"):
-        read += [list(interactive.buffered_read(name, 4)) for name in (str(folder / "marked"), "-")]
+    with standard_input(marked):
+        read += [list(interactive.buffered_read(name, 4)) for name in (str(marked), "-")]
     for buffers in read:
         assert [line.split() for buffer in buffers for line in buffer] == expected
         assert not any(set(line) - set("abcdefghi ") for buffer in buffers for line in buffer)
@@ -76,7 +78,7 @@ def line_ends(folder: Path) -> None:
     assert aligned == {f"{word} {word}" for word in "abcdefghi"}, aligned
 
     (folder / "system").write_text("a b c d\na b c d e f\n")
-    (folder / "reference").write_text("a b\rc d\na b c d e f\n", newline="")
+    (folder / "reference").write_text("\ufeffa b\rc d\na b c d e f\n", newline="")
     with standard_input(folder / "reference"):
         said = scored("--ref", folder / "system")
     assert "BLEU4 = 100.00" in said, said
@@ -364,6 +366,21 @@ def broken_options(folder: Path) -> None:
         (folder / f"train.{language}").write_text(f"{words}\n")
     (folder / "pairs").write_text("0-0 1-1 2-2\n")
     assert align(folder, folder / "pairs", dictionary) == ["a b"]
+
+
+@in_folder
+def byte_order_marks(folder: Path) -> None:
+    """A mark before the first symbol, word or code changes nothing; U+FEFF elsewhere is a character."""
+    (folder / "marked").write_text("\ufeffa 3\nb\ufeff 2\n\ufeffc 1\n", encoding="utf-8")
+    assert Dictionary.load(str(folder / "marked")).symbols[4:] == ["a", "b\ufeff", "\ufeffc"]
+    (folder / "marked").write_text("\ufeffhaus house\nkatze cat\n", encoding="utf-8")
+    assert utils.load_align_dict(str(folder / "marked")) == {"haus": "house", "katze": "cat"}
+    cut = importlib.import_module("subword_nmt.apply_bpe").BPE
+    for codes in ("#version: 0.2\na b\nab c</w>\n", "a b\nab c\nabc </w>\n"):
+        (folder / "marked").write_text(f"\ufeff{codes}", encoding="utf-8")
+        assert cut((folder / "marked").open(encoding="utf-8")).segment("abc abd") == "abc ab@@ d", codes
+        config = SimpleNamespace(bpe_codes=str(folder / "marked"), bpe_separator="@@")
+        assert SubwordNMTBPE(config).encode("abc abd") == "abc ab@@ d", codes
 
 
 @in_folder
