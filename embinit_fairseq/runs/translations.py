@@ -296,7 +296,8 @@ def _why_none(shard: _Shard) -> str:
         return f"it is of fairseq's {min(programs)}; give output of fairseq-generate"
     if option_in(shard.configuration, "quiet") == "True":
         return "--quiet leaves translations out; translate again without it"
-    if shard.translated is not None and (folder := option_in(shard.configuration, "results_path")) not in (None, "None"):
+    folder = option_in(shard.configuration, "results_path") or "None"
+    if folder != "None" and shard.translated is not None:
         file = f"{folder}/generate-{option_in(shard.configuration, 'gen_subset') or 'test'}"
         return f"--results-path has them; give {file}.txt (of shards: {file}.shard*.txt)"
     if not shard.configuration:

@@ -115,7 +115,8 @@ def test_codes_of_a_terminal_are_no_text(tmp_path, line, said) -> None:
         return
     with pytest.raises(DataError) as error:
         read_translations([path])
-    assert f"{path}:2: " in str(error.value) and said in str(error.value)
+    assert f"{path}:2: " in str(error.value)
+    assert said in str(error.value)
     if "\r" in line:  # of some references
         assert read_file(path) == (["first", line], False)
 
