@@ -18,7 +18,7 @@ from fairseq import checkpoint_utils, hub_utils, options, tasks, utils
 from fairseq.data import Dictionary, FairseqDataset, encoders, indexed_dataset
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf, overwrite_args_by_name
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf, eval_str_list, overwrite_args_by_name
 from fairseq.file_chunker_utils import Chunker, find_offsets
 from fairseq.models.transformer import TransformerModel
 from fairseq.tasks import FairseqTask
@@ -366,6 +366,45 @@ def broken_options(folder: Path) -> None:
         (folder / f"train.{language}").write_text(f"{words}\n")
     (folder / "pairs").write_text("0-0 1-1 2-2\n")
     assert align(folder, folder / "pairs", dictionary) == ["a b"]
+
+
+def evaluated_options() -> None:
+    """What fairseq would evaluate to something else is refused, with option, value and an example that is taken."""
+    adam, bart = ["data", "--optimizer", "adam"], ["data", "--task", "translation"]
+    wrong = {
+        "--adam-betas": (adam, ["'(0.9, 0.98)'", "0.9", "0.9,0.98,0.99", "(0,9, 0,98)", "beta", "'0.9,0.98'"]),
+        "--adafactor-eps": (["data", "--optimizer", "adafactor"], ["'(1e-30, 1e-3)'", "1e-3"]),
+        "--eval-bleu-args": (bart, ["{beam:5}", "{'beam': 5}", "5"]),
+        "--optimizer-overrides": (["data"], ["{lr:1}", "'{}'", "[]"]),
+        "--update2lr": (["data", "--lr-scheduler", "manual"], ["{1:", "'{}'"]),
+        "--encoder-layers-to-keep": (["data", "--arch", "transformer"], ["'0,2'"]),
+        "--decoder-layers": (["data", "--arch", "fconv"], ["'[(512, 3)]'"]),
+    }
+    for flag, (others, values) in wrong.items():
+        for value in values:
+            with refused(f"{flag}: found {value!r}", f"; give {flag} "):
+                composed(*others, flag, value)
+    for value in ("(0.9, 0.98)", "0.9,0.98", " [0.9, 0.98]", "(0.9, 1 - 0.02)", "(0, 0.98)"):
+        composed(*adam, "--adam-betas", value)
+    composed(*bart, "--eval-bleu-args", '{"beam": 4}', "--eval-bleu-detok-args", "")
+    for value in ("{'data': 'DIR'}", "{}"):
+        composed("data", "--optimizer-overrides", value)
+    for flag, value in (("--update-freq", "'12'"), ("--update-freq", "4x"), ("--lr", '"1"'), ("--lr", "0,001")):
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
+            raise AssertionError(composed("data", flag, value).optimization)
+        assert f"argument {flag}: found {value!r}" in said.getvalue(), said.getvalue()
+    assert composed("data", "--update-freq", "1,2", "--lr", "[0.1]").optimization.update_freq == [1, 2]
+    for value in ("'False'", '"0"', "false"):
+        with refused(repr(value), "True or False"):
+            utils.eval_bool(value)
+    assert [utils.eval_bool(value) for value in ("False", "1", None)] == [False, True, False]
+    for function in (utils.eval_str_list, eval_str_list):
+        assert function("'ab'", str) == ["ab"]
+        assert function("'ab', 'c'", str) == ["ab", "c"]
+    assert eval_str_list("") == []
+    with refused("found", "a dictionary"):
+        utils.eval_str_dict("\"{'a': 1}\"")
 
 
 @in_folder

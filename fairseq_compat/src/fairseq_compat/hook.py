@@ -15,6 +15,7 @@ FIXES = {
         "quiet_hydra",
         "broken_options",
         "missing_packages",
+        "evaluated_options",
     ),
     "fairseq_cli.hydra_train": ("hydra_help", "quiet_hydra", "third_party_registries"),
     "fairseq.checkpoint_utils": (
@@ -28,9 +29,15 @@ FIXES = {
         "paused_trainings",
     ),
     "fairseq.file_io": ("atomic_copies",),
-    "fairseq.utils": ("empty_user_dirs", "replaced_words", "byte_order_marks"),
+    "fairseq.utils": ("empty_user_dirs", "replaced_words", "byte_order_marks", "evaluated_options"),
     # missing_metrics stays last: its should_stop_early is around the one in which paused_trainings keeps --patience
-    "fairseq_cli.train": ("saved_stops", "paused_trainings", "missing_packages", "missing_metrics"),
+    "fairseq_cli.train": (
+        "saved_stops",
+        "paused_trainings",
+        "missing_packages",
+        "evaluated_options",
+        "missing_metrics",
+    ),
     "fairseq.distributed.utils": ("broadcast_objects", "spawned_processes", "saved_stops"),
     "fairseq.models.distributed_fairseq_model": ("cpu_data_parallel",),
     "fairseq.options": ("bf16_on_gpus", "repeated_options", "unnamed_tasks", "dead_options", "unknown_architectures"),
