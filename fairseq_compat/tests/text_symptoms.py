@@ -23,7 +23,7 @@ from fairseq.file_chunker_utils import Chunker, find_offsets
 from fairseq.models.transformer import TransformerModel
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationTask
-from fairseq_cli import generate, interactive, preprocess, score
+from fairseq_cli import generate, interactive, preprocess, score, train
 from fairseq_compat.fixes.replaced_words import with_words
 from training_symptoms import in_folder, refused, write_split
 
@@ -386,6 +386,10 @@ def evaluated_options() -> None:
                 composed(*others, flag, value)
     for value in ("(0.9, 0.98)", "0.9,0.98", " [0.9, 0.98]", "(0.9, 1 - 0.02)", "(0, 0.98)"):
         composed(*adam, "--adam-betas", value)
+    config = composed(*adam)
+    config.optimizer.adam_betas = "'(0.9, 0.98)'"  # of fairseq-hydra-train, which composes by itself
+    with refused("--adam-betas: found", "; give --adam-betas "):
+        train.main(config)
     composed(*bart, "--eval-bleu-args", '{"beam": 4}', "--eval-bleu-detok-args", "")
     for value in ("{'data': 'DIR'}", "{}"):
         composed("data", "--optimizer-overrides", value)

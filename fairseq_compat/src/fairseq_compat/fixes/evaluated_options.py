@@ -4,7 +4,7 @@ Symptom: ``--adam-betas "'(0.9, 0.98)'"`` (quoted twice, as on Windows) ends at 
     to unpack``. ``--model-overrides {data:bin}``, ``--eval-bleu-args {beam:5}`` (quotes that the shell took): errors
     without an option. A list that is quoted twice is read character by character: ``--update-freq "'12'"`` is
     ``[1, 2]``; ``--left-pad-source "'False'"`` is true. ``--lr 0,001``: ``SyntaxError``.
-Where: fairseq/dataclass/utils.py:25 and fairseq/utils.py:787 (``eval_str_list`` and its like), fairseq/optim/adam.py:91,
+Where: fairseq/dataclass/utils.py:25 and fairseq/utils.py:787 (``eval_str_list`` and others), fairseq/optim/adam.py:91,
     fairseq_cli/generate.py:92, fairseq/tasks/translation.py:371 and others like them.
 Remedy: the values are evaluated when the configuration is made. An error names option, value and what is expected.
 Can go: with a fairseq whose options have types.
