@@ -97,7 +97,7 @@ def patch_train(module) -> None:
         from omegaconf import OmegaConf
 
         if not isinstance(cfg, argparse.Namespace):  # which is converted, and checked, in it
-            for section in OmegaConf.to_container(cfg).values():
+            for section in dict(OmegaConf.to_container(cfg)).values():  # type: ignore[arg-type]  # of a mapping
                 check(section if isinstance(section, dict) else getattr(section, "__dict__", {}))
         return original(cfg, *args, **options)
 
