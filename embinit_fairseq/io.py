@@ -66,6 +66,8 @@ def read_lines(
             for number, raw in enumerate(file, 1):
                 if number == 1:
                     raw = raw.removeprefix(b"\xef\xbb\xbf")
+                    if raw.startswith(b"version https://git-lfs.github.com/"):
+                        raise error(f"{where}: a Git LFS pointer, not the file itself; fetch that: git lfs pull")
                 try:
                     line = raw.decode("utf-8", errors)
                 except UnicodeDecodeError as cause:

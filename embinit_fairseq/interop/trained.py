@@ -370,7 +370,7 @@ def _numbers(trained: Trained) -> str | None:
     if labels is None:
         return text
     try:
-        values = [float(word) for word in labels.read_text(encoding="utf-8").split()]
+        values = [float(word) for word in labels.read_text(encoding="utf-8-sig").split()]
     except ValueError as error:
         raise DataError(f"{labels}: {error}; it holds the labels of a regression: numbers, a line each") from error
     text += f", which are {min(values):g} to {max(values):g}" if values else ""

@@ -13,7 +13,7 @@ from pathlib import Path
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.io import check_is_file
 from embinit_fairseq.io import read_lines as numbered_lines
-from embinit_fairseq.runs.log import CONFIGURATION
+from embinit_fairseq.runs.log import CONFIGURATION, without_colours
 
 #: beginning of a line of fairseq-generate: its content, the number of the sentence
 MARK = re.compile(r"[STHDPACEIW]-\d+(?:_\d+)?\t")
@@ -25,7 +25,13 @@ _LEAST_SHARE, _LEAST_FORM = 0.1, 0.9
 #: a line of fairseq's log
 _LOG = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \| [A-Z]+ \| ")
 #: what another program has written into a line of fairseq-generate
-_WITHIN = re.compile(rf"{MARK.pattern}|{_LOG.pattern}|\r")
+_WITHIN = re.compile(rf"{MARK.pattern}|{_LOG.pattern}|\r|\[0?m$")
+#: lines of fairseq-interactive before 0.6.1: source, hypothesis, scores, alignment
+_UNNUMBERED = re.compile(r"H\t-?\d+\.\d+\t|[SOPA]\t")
+#: a code of a terminal that moves or erases, or another control character that is no white space
+_CONTROL = re.compile(r"\x1b(?:\[[\d;?]*\S?|.?)|[\x01-\x08\x0e-\x1a\x7f]")
+#: a carriage return within a line, after which a terminal writes over what was before
+_OVERWRITTEN = re.compile(r"(?<=\S)\s*\r(?=.*\S)")
 #: number of lines from which a form that a sentence may have by chance is one
 _NO_CHANCE = 4
 #: form -> its lines, and the number of lines from which it is no chance
@@ -39,6 +45,7 @@ _FORMS = {
     "a Markdown table": (r"\s*\|.*\|\s*$", 1),
     "JSON, or Python's lists and bytes": (r"""\s*(?:[\[{]\s*["'{\[]|b(["']).*\1$)""", 1),
     "XML, SGML or HTML": (r"\s*(?:<(\w+)\b[^<>]*>.*</\1>|</?[!?\w][^<>]*>)\s*$", 1),
+    "colours of a terminal, whose control characters are missing": (r".*\[\d+(?:;\d+)*m", _NO_CHANCE),
     "a log with a time in each line": (r"\W?\d{4}-\d\d-\d\d[T ]\d\d:\d\d", _NO_CHANCE),
     "a score or number before each sentence": (
         r"""["\[(]?(?:\d+\W+)?-\d+\.\d+|"?\d+"?[,;|](?=\S)""",
@@ -62,7 +69,7 @@ def read_file(path: Path, remedy: str = "name a file with a sentence per line") 
         DataError: the file is missing, empty or not UTF-8, has another form, or a line of fairseq-generate is damaged.
     """
     check_is_file(path, remedy=remedy)
-    lines = _without_logs_within([line for _, line in numbered_lines(path)])
+    lines = _without_logs_within([without_colours(line) for _, line in numbered_lines(path)])
     if not lines:
         raise DataError(f"{path}: empty; write it again")
     if any("\0" in line for line in lines):
@@ -73,6 +80,13 @@ def read_file(path: Path, remedy: str = "name a file with a sentence per line") 
     if marked >= _LEAST_SHARE * len(lines) or any(CONFIGURATION in line or PROGRAM.search(line) for line in lines):
         _check_output(path, lines)
         return lines, True
+    for number, line in enumerate(lines, 1):
+        _check_control(f"{path}:{number}", line)
+    if sum(map(bool, map(_UNNUMBERED.match, lines))) > len(lines) / 2:
+        raise DataError(
+            f"{path}: output of fairseq-interactive before 0.6.1, whose lines have no numbers, expected text; take the "
+            "translations: grep -P '^H\\t' FILE | cut -f3 > NEW"
+        )
     if form := _form(lines):
         raise DataError(
             f"{path}: {form}; give output of fairseq-generate as it is, or plain text, a sentence per line in the "
@@ -108,11 +122,33 @@ def _check_output(path: Path, lines: Sequence[str]) -> None:
             "has written it"
         )
     for number, line in enumerate(lines, 1):
+        if MARK.match(line):
+            _check_control(f"{path}:{number}", line)
         if (mark := MARK.search(line)) and (mark.start() or _WITHIN.search(line, mark.end())):
             raise DataError(
                 f"{path}:{number}: {mark[0].strip()} is not alone in its line, as of grep -n, timestamps or a progress "
                 "bar; remove what is before it (sed -E 's/^.*([A-Z]-[0-9]+\\t)/\\1/' FILE > NEW), or translate again "
                 "with --no-progress-bar"
+            )
+
+
+def _check_control(where: str, line: str) -> None:
+    """Raise DataError if a line has a code that moves or erases on a terminal, or another control character."""
+    if (found := _CONTROL.search(line)) is None:
+        return
+    again = "write the file again without a terminal, colours and progress bars (--no-progress-bar > FILE 2>&1)"
+    if found[0][0] not in "\b\x1b":
+        again = f"replace it by a space: tr '\\{ord(found[0]):03o}' ' ' < FILE > NEW"
+    raise DataError(f"{where}: found the control character {found[0]!r}, expected text alone; {again}")
+
+
+def check_not_overwritten(path: Path, lines: Sequence[str]) -> None:
+    """Raise DataError if a translation has a carriage return between words; references may have one."""
+    for number, line in enumerate(lines, 1):
+        if _OVERWRITTEN.search(line):
+            raise DataError(
+                f"{path}:{number}: found a carriage return within a line, expected a translation; if a progress bar "
+                "wrote it, translate again without it; if it is in the text: tr '\\r' ' ' < FILE > NEW"
             )
 
 

@@ -22,6 +22,8 @@ _RECORD = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \| (\w+) \| (\S+) \| (.*
 _PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+) \(num\. trained: ([\d,]+)\)")
 _SAVED = re.compile(r"Saved checkpoint .* @ (\d+) updates, score")
 _TAG = re.compile(r'"(?:(\w+)_)?num_updates": ')
+#: what a terminal does not show: colours, the end of a line erased, modes, the character set, titles and links
+_UNSEEN = re.compile(r"\x1b(?:\[[\d;:]*m|\[0?K|\[\?[\d;]*[hl]|\(B|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 #: beginning of the options that fairseq's programs print
 CONFIGURATION = "{'_name': None, 'common': "
 
@@ -72,6 +74,7 @@ class RunLog:
 
     def take(self, line: str) -> None:
         """Read one line, without its end."""
+        line = without_colours(line)
         match = _RECORD.search(line)
         message = match.group(4) if match else line
         if message.startswith(CONFIGURATION):
@@ -129,6 +132,11 @@ def best_place(values: Mapping[Place, float], higher: bool) -> Place | None:
         if not (best > value if higher else best < value):  # also true if one of them is NaN
             best, best_at = value, best_at if math.isnan(value) else place
     return best_at
+
+
+def without_colours(line: str) -> str:
+    """Return a line without the codes of a terminal that change no character: launchers colour what they print."""
+    return _UNSEEN.sub("", line) if "\x1b" in line else line
 
 
 def nats(bits: float) -> float:

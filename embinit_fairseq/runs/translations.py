@@ -16,7 +16,7 @@ from pathlib import Path
 
 from embinit_fairseq.errors import DataError, counted
 from embinit_fairseq.io import sha256
-from embinit_fairseq.runs.forms import MARK, PROGRAM, read_file
+from embinit_fairseq.runs.forms import MARK, PROGRAM, check_not_overwritten, read_file
 from embinit_fairseq.runs.log import CONFIGURATION, option_in
 from embinit_fairseq.runs.record import TRAINING, read_record
 
@@ -58,6 +58,8 @@ SEARCH = {
     "iter_decode_with_external_reranker": "False",
     "model_overrides": "{}",
 }
+#: option -> another value that does not change a beam search: one group was the default of fairseq 0.6
+_PLAIN = {"diverse_beam_groups": "1", "diversity_rate": "0"}
 #: options in which shards of one output are equal, with those of SEARCH
 _EQUAL_IN_SHARDS = (
     *("path", "data", "gen_subset", "source_lang", "target_lang", "beam", "lenpen", "max_len_a", "max_len_b"),
@@ -103,7 +105,7 @@ class Translations:
     def search(self) -> str:
         """Return the options that make the translations something else than a plain beam search, "" for none."""
         values = {name: option_in(self.configuration, name) for name in SEARCH}
-        flags = [_flag(name, value) for name, value in values.items() if value and not _equal(value, SEARCH[name])]
+        flags = [_flag(name, value) for name, value in values.items() if value and not _is_plain(name, value)]
         if self.nbest > 1 and not any(flag.startswith("--nbest ") for flag in flags):
             flags.append(f"--nbest {self.nbest}")
         if len(models := (self.option("path") or "").split(os.pathsep)) > 1:
@@ -115,11 +117,13 @@ def _flag(name: str, value: str) -> str:
     return f"--{name.replace('_', '-')}" + ("" if value == "True" else f" {value}")
 
 
-def _equal(value: str, default: str) -> bool:
+def _is_plain(name: str, value: str) -> bool:
+    """Return True if an option with this value leaves a beam search as it is."""
+    plain = {SEARCH[name], _PLAIN.get(name, SEARCH[name])}
     try:
-        return float(value) == float(default)
+        return float(value) in map(float, plain)
     except ValueError:
-        return value == default
+        return value in plain
 
 
 def translations_in(run: Path, subset: str) -> list[Path]:
@@ -292,6 +296,10 @@ def _why_none(shard: _Shard) -> str:
         return f"it is of fairseq's {min(programs)}; give output of fairseq-generate"
     if option_in(shard.configuration, "quiet") == "True":
         return "--quiet leaves translations out; translate again without it"
+    folder = option_in(shard.configuration, "results_path") or "None"
+    if folder != "None" and shard.translated is not None:
+        file = f"{folder}/generate-{option_in(shard.configuration, 'gen_subset') or 'test'}"
+        return f"--results-path has them; give {file}.txt (of shards: {file}.shard*.txt)"
     if not shard.configuration:
         return "none of its lines has H- or D-; give the whole output of fairseq-generate"
     return (
@@ -316,6 +324,7 @@ def read_translations(paths: Sequence[Path]) -> Translations:
     files = [(path, *read_file(path)) for path in paths]
     path, lines, is_output = files[0]
     if len(files) == 1 and not is_output:
+        check_not_overwritten(path, lines)
         return Translations(path, lines, is_text=True)
     shards = [shard for path, lines, _ in files for shard in _read_outputs(path, lines)]
     tokens: dict[int, str] = {}

@@ -19,6 +19,14 @@ from embinit_fairseq.io import PathLike, read_lines
 #: the first rows of fairseq's Dictionary -> their roles
 SPECIAL_SYMBOLS = {"<s>": "bos", "<pad>": "pad", "</s>": "eos", "<unk>": "unk"}
 _FILLER = re.compile(r"madeupword\d{4,}$")
+#: line of another file -> the command that makes a dictionary of it; first vocabularies of sentencepiece
+_OTHER_LINES = {
+    r"(<\S*>|[^\t]+)\t(0|-?\d+\.\d+|-\d+)": "cut -f1 FILE | grep -vxE '<pad>|<unk>|</?s>' | sed 's/$/ 1/' > NEW",
+    r"[^\t]+\t\d+": r"tr '\t' ' ' < FILE > NEW",
+    r"\S+[,;]\d+": r"sed -E 's/[,;]([0-9]+)$/ \1/' FILE > NEW",
+    r".* -?\d+\.\d+(e[-+]?\d+)?": "sed -E 's/ [^ ]+$/ 1/' FILE > NEW",
+    r"[^\s{]\S*(?<!\d)": "sed 's/$/ 1/' FILE > NEW",
+}
 #: more symbols are not the ten digits
 _DIGITS = 10
 #: largest count that an int64 holds
@@ -103,6 +111,11 @@ def read_dictionary(path: PathLike, flag: str = "--dict", error: type[EmbinitErr
     symbols, counts = list(SPECIAL_SYMBOLS), [1] * len(SPECIAL_SYMBOLS)
     seen = set(symbols)
     for number, symbol, count, overwrite in read_lines_of_dictionary(path, flag, error):
+        if symbol in SPECIAL_SYMBOLS and not overwrite:
+            raise error(
+                f"{path}:{number}: the symbol {symbol!r} is repeated, since fairseq adds it by itself; remove such "
+                "lines: grep -vE '^(<pad>|<unk>|</?s>) ' FILE > NEW"
+            )
         if symbol in seen and not overwrite:
             raise error(f"{path}:{number}: the symbol {symbol[:60]!r} is repeated; remove one of the lines")
         seen.add(symbol)
@@ -126,13 +139,21 @@ def read_lines_of_dictionary(
             raise error(f"{path}:{number}: an empty line, which fairseq refuses in a dictionary; remove it")
         parsed = parse_line(line)
         if parsed is None:
-            raise error(f"{path}:{number}: expected 'symbol count', found {line[:60]!r}; is this a fairseq dict.txt?")
+            raise error(f"{path}:{number}: found {line[:60]!r}, expected 'symbol count'; {_remedy(line)}")
         symbol, count, overwrite = parsed
         if abs(count) > _LARGEST:
             raise error(
                 f"{path}:{number}: {str(count)[:20]}... is too large for a count (above 2^63); write the real one, or 1"
             )
         yield number, symbol, count, overwrite
+
+
+def _remedy(line: str) -> str:
+    """Return how a file with this line becomes a dictionary."""
+    for pattern, command in _OTHER_LINES.items():
+        if re.fullmatch(pattern, line.rstrip()):
+            return f"make it of this file: {command}"
+    return "give the dict.txt that fairseq-preprocess wrote"
 
 
 def _lines(path: PathLike, error: type[EmbinitError], flag: str = "") -> Iterator[tuple[int, str]]:

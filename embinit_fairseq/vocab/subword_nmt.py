@@ -167,7 +167,7 @@ def _read_glossary(path: Path) -> list[str]:
     """Return the words of a glossary that `SubwordNmt.write` wrote; none if there is no file."""
     if not path.exists():
         return []
-    text = path.read_text(encoding="utf-8", errors="replace").strip()
+    text = path.read_text(encoding="utf-8-sig", errors="replace").strip()
     words = [re.sub(r"\\(.)", r"\1", word) for word in re.findall(r"(?:\\.|[^\\|])+", text[4:-2])]
     if glossary(words) != text:
         raise DataError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import itertools
 import json
 import sys
 from argparse import Namespace
@@ -17,12 +18,12 @@ from fairseq import checkpoint_utils, hub_utils, options, tasks, utils
 from fairseq.data import Dictionary, FairseqDataset, encoders, indexed_dataset
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf, overwrite_args_by_name
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf, eval_str_list, overwrite_args_by_name
 from fairseq.file_chunker_utils import Chunker, find_offsets
 from fairseq.models.transformer import TransformerModel
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationTask
-from fairseq_cli import generate, interactive, preprocess, score
+from fairseq_cli import generate, interactive, preprocess, score, train
 from fairseq_compat.fixes.replaced_words import with_words
 from training_symptoms import in_folder, refused, write_split
 
@@ -50,21 +51,22 @@ def line_ends(folder: Path) -> None:
     text, expected = folder / "text", [words for words in LINES.values() for _ in range(9)]
     text.write_bytes("".join(f"{line}\n" for line in LINES for _ in range(9)).encode())
 
-    for parts in (1, 3):
-        offsets, found = find_offsets(str(text), parts), []
+    marked = folder / "marked"
+    marked.write_bytes(b"\xef\xbb\xbf" + text.read_bytes())
+    for file, parts in itertools.product((text, marked), (1, 3)):
+        offsets, found = find_offsets(str(file), parts), []
         for begin, end in zip(offsets, offsets[1:]):
-            with Chunker(str(text), begin, end) as lines:
+            with Chunker(str(file), begin, end) as lines:
                 found += [line.split() for line in lines]
-        assert found == expected, f"in {parts} parts: {found}"
+        assert found == expected, f"{file.name} in {parts} parts: {found}"
 
     dictionary = write_split(folder, "train", [], "a b c d e f g h i")
     raw = indexed_dataset.IndexedRawTextDataset(str(text), dictionary)
     assert [line.split() for line in raw.lines] == expected
     with standard_input(text):
         read = [list(interactive.buffered_read(name, 4)) for name in (str(text), "-")]
-    (folder / "marked").write_bytes(b"\xef\xbb\xbf" + text.read_bytes())
-    with standard_input(folder / "marked"):
-        read += [list(interactive.buffered_read(name, 4)) for name in (str(folder / "marked"), "-")]
+    with standard_input(marked):
+        read += [list(interactive.buffered_read(name, 4)) for name in (str(marked), "-")]
     for buffers in read:
         assert [line.split() for buffer in buffers for line in buffer] == expected
         assert not any(set(line) - set("abcdefghi ") for buffer in buffers for line in buffer)
@@ -76,7 +78,7 @@ def line_ends(folder: Path) -> None:
     assert aligned == {f"{word} {word}" for word in "abcdefghi"}, aligned
 
     (folder / "system").write_text("a b c d\na b c d e f\n")
-    (folder / "reference").write_text("a b\rc d\na b c d e f\n", newline="")
+    (folder / "reference").write_text("\ufeffa b\rc d\na b c d e f\n", newline="")
     with standard_input(folder / "reference"):
         said = scored("--ref", folder / "system")
     assert "BLEU4 = 100.00" in said, said
@@ -364,6 +366,64 @@ def broken_options(folder: Path) -> None:
         (folder / f"train.{language}").write_text(f"{words}\n")
     (folder / "pairs").write_text("0-0 1-1 2-2\n")
     assert align(folder, folder / "pairs", dictionary) == ["a b"]
+
+
+def evaluated_options() -> None:
+    """What fairseq would evaluate to something else is refused, with option, value and an example that is taken."""
+    adam, bart = ["data", "--optimizer", "adam"], ["data", "--task", "translation"]
+    wrong = {
+        "--adam-betas": (adam, ["'(0.9, 0.98)'", "0.9", "0.9,0.98,0.99", "(0,9, 0,98)", "beta", "'0.9,0.98'"]),
+        "--adafactor-eps": (["data", "--optimizer", "adafactor"], ["'(1e-30, 1e-3)'", "1e-3"]),
+        "--eval-bleu-args": (bart, ["{beam:5}", "{'beam': 5}", "5"]),
+        "--optimizer-overrides": (["data"], ["{lr:1}", "'{}'", "[]"]),
+        "--update2lr": (["data", "--lr-scheduler", "manual"], ["{1:", "'{}'"]),
+        "--encoder-layers-to-keep": (["data", "--arch", "transformer"], ["'0,2'"]),
+        "--decoder-layers": (["data", "--arch", "fconv"], ["'[(512, 3)]'"]),
+    }
+    for flag, (others, values) in wrong.items():
+        for value in values:
+            with refused(f"{flag}: found {value!r}", f"; give {flag} "):
+                composed(*others, flag, value)
+    for value in ("(0.9, 0.98)", "0.9,0.98", " [0.9, 0.98]", "(0, 0.98)"):
+        composed(*adam, "--adam-betas", value)
+    config = composed(*adam)
+    config.optimizer.adam_betas = "'(0.9, 0.98)'"  # of fairseq-hydra-train, which composes by itself
+    with refused("--adam-betas: found", "; give --adam-betas "):
+        train.main(config)
+    composed(*bart, "--eval-bleu-args", '{"beam": 4}', "--eval-bleu-detok-args", "")
+    for value in ("{'data': 'DIR'}", "{}"):
+        composed("data", "--optimizer-overrides", value)
+    for flag, value in (("--update-freq", "'12'"), ("--update-freq", "4x"), ("--lr", '"1"'), ("--lr", "0,001")):
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
+            raise AssertionError(composed("data", flag, value).optimization)
+        assert f"argument {flag}: found {value!r}" in said.getvalue(), said.getvalue()
+    assert composed("data", "--update-freq", "1,2", "--lr", "[0.1]").optimization.update_freq == [1, 2]
+    for value in ("'False'", '"0"', "false"):
+        with refused(repr(value), "True or False"):
+            utils.eval_bool(value)
+    assert [utils.eval_bool(value) for value in ("False", "1", None)] == [False, True, False]
+    for function in (utils.eval_str_list, eval_str_list):
+        assert function("'ab'", str) == ["ab"]
+        assert function("'ab', 'c'", str) == ["ab", "c"]
+    assert eval_str_list("") == []
+    with refused("found", "a dictionary"):
+        utils.eval_str_dict("\"{'a': 1}\"")
+
+
+@in_folder
+def byte_order_marks(folder: Path) -> None:
+    """A mark before the first symbol, word or code changes nothing; U+FEFF elsewhere is a character."""
+    (folder / "marked").write_text("\ufeffa 3\nb\ufeff 2\n\ufeffc 1\n", encoding="utf-8")
+    assert Dictionary.load(str(folder / "marked")).symbols[4:] == ["a", "b\ufeff", "\ufeffc"]
+    (folder / "marked").write_text("\ufeffhaus house\nkatze cat\n", encoding="utf-8")
+    assert utils.load_align_dict(str(folder / "marked")) == {"haus": "house", "katze": "cat"}
+    cut = importlib.import_module("subword_nmt.apply_bpe").BPE
+    for codes in ("#version: 0.2\na b\nab c</w>\n", "a b\nab c\nabc </w>\n"):
+        (folder / "marked").write_text(f"\ufeff{codes}", encoding="utf-8")
+        assert cut((folder / "marked").open(encoding="utf-8")).segment("abc abd") == "abc ab@@ d", codes
+        config = SimpleNamespace(bpe_codes=str(folder / "marked"), bpe_separator="@@")
+        assert SubwordNMTBPE(config).encode("abc abd") == "abc ab@@ d", codes
 
 
 @in_folder

@@ -96,6 +96,7 @@ def checked_labels(folder: Path) -> None:
         torch.nn.functional.nll_loss(torch.zeros(2, 2), targets.view(-1))
     with refused("label/valid.label, line 2", "'nan'"):
         labelled(folder / "numbers", ["0.5", "nan"], 1, True)
+    assert labelled(folder / "marked", ["\ufeff0.5"], 1, True)[0]["target"] == [0.5]
 
 
 @in_folder

@@ -419,9 +419,20 @@ def test_a_file_with_labels_has_them_at_more_than_nine_of_ten_words():
         ("haus 1\nhaus 2\n", "dict.txt:2: .*'haus'.*remove"),
         (f"a 1\nb {2**63}\n", "dict.txt:2: 9223"),
         ("", "no symbol"),
+        ("a 1\n<unk> 0\n", r"dict.txt:2: .*grep -vE '\^\(<pad>\|<unk>\|</\?s>\) ' FILE"),
+        ("<unk>\t0\n<s>\t0\n▁a\t-2.5\n", r"dict.txt:1: .*cut -f1 FILE \| grep .*sed 's/\$/ 1/'"),
+        ("▁a\t-2.5\n", "cut -f1 FILE"),
+        ("a\t5\n", r"tr '\\t' ' ' <"),
+        ("a b,5\n", "give the dict.txt"),
+        ("a,5\n", "dict.txt:1: .*sed -E 's/.,;"),
+        ("▁a -2.5\n", r"sed -E 's/ \[\^ \]\+\$/ 1/'"),
+        ("a 5.0\n", r"sed -E 's/ \[\^ \]\+\$/ 1/'"),
+        ("a\nb\n", r"sed 's/\$/ 1/'"),
+        ('{"a": 5}\n', "give the dict.txt"),
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n", "dict.txt: .*git lfs pull"),
     ],
 )
 def test_broken_dictionaries_are_named(tmp_path, text, message):
-    (tmp_path / "dict.txt").write_text(text)
+    (tmp_path / "dict.txt").write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match=message):
         read_dictionary(tmp_path / "dict.txt")

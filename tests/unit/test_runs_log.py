@@ -32,6 +32,9 @@ def test_values_of_epochs_and_validations(tmp_path) -> None:
     assert only(log.validations, "valid_loss") == {5: 4.5, 10: 4.0, 20: 4.25}
     assert (log.parameters, log.trained_parameters, log.sessions, log.finished) == (1234, 1200, 1, True)
     assert (log.train_s, log.wall_s, log.clock) == (15, 8, {5: 2, 10: 4, 20: 6})
+    coloured = "".join(f"\x1b[32m{line}\x1b[0m\n" for line in (tmp_path / "a.log").read_text().splitlines())
+    (tmp_path / "coloured.log").write_text(coloured)
+    assert vars(read_log(tmp_path / "coloured.log")) == vars(log)
     options = {"seed": "3", "arch": "transformer", "embed_init": "xavier", "label_smoothing": "0.1", "nothing": None}
     assert {name: option_in(head, name) for name in options} == options
 

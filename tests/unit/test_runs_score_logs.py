@@ -94,6 +94,11 @@ def test_output_that_is_the_reference_is_refused(run, refused, options, said) ->
         (["T-0\ta", "T-1\tb"], "give the whole output"),
         (["... | INFO | fairseq_cli.eval_lm | " + CONFIGURATION + "{}", "Loss (base 2): 3"], "eval_lm"),
         (["... | INFO | fairseq_cli.generate | " + CONFIGURATION + "{}, 'quiet': True"], "--quiet"),
+        (
+            ["... | INFO | fairseq_cli.generate | " + CONFIGURATION + "{}, 'results_path': 'out'", end(3)],
+            "give out/generate-test.txt",
+        ),
+        (["Namespace(beam=2)", "S\ta@@ b", "O\ta@@ b", "H\t-0.51\tc", "A\t0"], "cut -f3"),
     ],
 )
 def test_output_without_translations(run, refused, content, said) -> None:
@@ -118,6 +123,8 @@ def test_lines_of_one_kind_are_in_the_order_of_the_text(run, printed, refused) -
     [
         ({}, None),
         ({"no_early_stop": True, "print_alignment": "hard", "max_len_a": 1.2, "unkpen": 0.0}, None),
+        ({"diverse_beam_groups": 1, "diversity_rate": 0.0}, None),
+        ({"diverse_beam_groups": 2}, "--diverse-beam-groups 2"),
         ({"nbest": 5}, "--nbest 5"),
         ({"sampling": True, "sampling_topk": 10}, "--sampling --sampling-topk 10"),
         ({"prefix_size": 1}, "--prefix-size 1"),

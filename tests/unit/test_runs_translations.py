@@ -9,6 +9,7 @@ import pytest
 from run_folders import end, write_lines
 
 from embinit_fairseq.errors import DataError
+from embinit_fairseq.runs.forms import read_file
 from embinit_fairseq.runs.log import CONFIGURATION
 from embinit_fairseq.runs.translations import read_translations
 
@@ -42,6 +43,7 @@ FORMS = {
     "csv of one column": [f'"{line}"' if at % 3 else f"word {at}" for at, line in enumerate(SENTENCES)],
     "1.": [f"{at}. {line}" for at, line in enumerate(SENTENCES, 1)],
     "cat -n": [f"     {at}\t{line}" for at, line in enumerate(SENTENCES, 1)],
+    "colours without ESC": [f"[1;32m{line}[0m" for line in SENTENCES],
     "UTF-16": [f"{line}\0" for line in SENTENCES],
 }
 QUOTED = [f'"{at} words," they said, "are many."' for at in ("Two", "Three", "Four")]
@@ -90,6 +92,35 @@ def test_text_is_text(tmp_path, text) -> None:
     assert read_translations([write_lines(tmp_path / "text", TEXTS[text])]).tokens == TEXTS[text]
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("\x1b[2KThe dog", "without a terminal"),  # erases what is before it
+        ("a\x1b[3Db", "without a terminal"),
+        ("5%\b\b6%", "without a terminal"),
+        ("a\x07b", r"tr '\007' ' ' <"),
+        ("a\x7fb", r"tr '\177' ' ' <"),
+        (" 50%|##  | 1/2\rThe dog", r"tr '\r' ' ' <"),
+        ("The dog\rTranslating ...", r"tr '\r' ' ' <"),
+        ("\x1b[1;31mThe \x1b[0mdog\x1b(B\x1b[m\x1b[K", ""),
+        ("\x1b]0;a title\x07The \x1b]8;;https://x.org\x1b\\dog\x1b]8;;\x1b\\", ""),
+        ("\x1b[?25lThe dog\x1b[?25h", ""),
+    ],
+)
+def test_codes_of_a_terminal_are_no_text(tmp_path, line, said) -> None:
+    """Codes that change no character are taken out; what moves, erases or writes over text is refused."""
+    path = write_lines(tmp_path / "text", ["first", line])
+    if not said:
+        assert read_translations([path]).tokens == ["first", "The dog"]
+        return
+    with pytest.raises(DataError) as error:
+        read_translations([path])
+    assert f"{path}:2: " in str(error.value)
+    assert said in str(error.value)
+    if "\r" in line:  # of some references
+        assert read_file(path) == (["first", line], False)
+
+
 def full_log(path: Path, numbers: list[int], last: bool = True, **options: str) -> list[str]:
     """Write a log of some sentences as fairseq prints it, with lines of all kinds; return its lines."""
     values = {"gen_subset": "test", "data": "bin", "target_lang": "en", **options}
@@ -115,6 +146,8 @@ def test_a_log_is_whole(tmp_path) -> None:
         "two outputs": [line for line in whole if line[:2] in ("H-", "D-")] * 2,
         "D-1 is not alone": [line.replace("D-1", "  0%|   | 0/3\rD-1") for line in whole],
         "H-1 is not alone": [line.replace("H-1\t-1\t", "H-1\t-1\tw 2026-01-01 00:00:00 | INFO | x") for line in whole],
+        r"'\\x1b\[2K'": [line.replace("\tw", "\t\x1b[2Kw") for line in whole],
+        "H-0 is not alone": [f"{line}[0m" if line[:3] == "H-0" else line for line in whole],
         "expected a tab": [line.replace("\t", " ") for line in whole],
     }.items():
         with pytest.raises(DataError, match=said):
@@ -124,6 +157,8 @@ def test_a_log_is_whole(tmp_path) -> None:
         log = ["2026-01-01 00:00:00 | INFO | x", "2026-01-01 00:00:00 | WARNING | y"]
         write_lines(tmp_path / "log", [*whole[:at], whole[at] + log[0], log[1], "", *whole[at + 1 :]])
         assert read_translations([tmp_path / "log"]).decoded == ["w0", "w1", "w2"]
+    coloured = [f"\x1b]0;title\x07\x1b[1;32m{line}\x1b(B\x1b[m\x1b[K" for line in whole]
+    assert read_translations([write_lines(tmp_path / "log", coloured)]).decoded == ["w0", "w1", "w2"]
     several = [line for line in whole for _ in range(2 if line[:2] in ("H-", "D-") else 1) if line[:2] != "P-"]
     assert read_translations([write_lines(tmp_path / "log", several)]).search() == "--nbest 2"
 

@@ -33,7 +33,7 @@ def patch(module):
             self.bpe.vocab = {subword for subword, _, _ in pairs}
         words = os.path.join(os.path.dirname(cfg.bpe_codes), "glossary.txt")
         if os.path.isfile(words):
-            with open(words, encoding="utf-8") as text:
+            with open(words, encoding="utf-8-sig") as text:
                 expression = text.read().strip()
             if not (expression.startswith("^(?:") and expression.endswith(")$")):
                 raise ValueError(

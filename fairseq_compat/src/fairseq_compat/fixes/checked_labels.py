@@ -53,6 +53,6 @@ def patch(module):
             labels = module.data_utils.load_indexed_dataset(path, self.label_dictionary, combine=combine)
             check_classes(labels or (), self.label_dictionary, cfg.num_classes, path)
         elif os.path.exists(f"{path}.label"):
-            with open(f"{path}.label") as lines:
+            with open(f"{path}.label", encoding="utf-8-sig") as lines:
                 check_numbers(lines, cfg.num_classes, f"{path}.label")
         return original(self, split, combine=combine, **kwargs)

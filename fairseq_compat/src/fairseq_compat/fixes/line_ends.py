@@ -4,12 +4,12 @@ Symptom: one side of a parallel text has a sentence more than the other, and ``f
     that do not belong together, without a word. ``fairseq-interactive``, the raw data set, alignments,
     ``fairseq-score`` and the program ``sacremoses`` read in the same way. ``subword-nmt`` takes U+2028, U+0085 and
     other ends of lines of ``str.splitlines`` for a part of the word before, whose last subword is then marked as if
-    the word continued. A byte-order mark is a part of the first word that ``fairseq-interactive`` translates.
+    the word continued.
 Where: fairseq/file_chunker_utils.py:25 and :80, fairseq/data/indexed_dataset.py:280, fairseq_cli/preprocess.py:236,
     fairseq_cli/interactive.py:44, fairseq_cli/score.py:60, fairseq/hub_utils.py:145, sacremoses/cli.py,
     subword_nmt/subword_nmt.py.
 Remedy: LF alone ends a line, as ``wc -l`` counts. A CR before it belongs to the end of the line (files of Windows);
-    any other character that ``str.splitlines`` splits at is a space. The mark is no text.
+    any other character that ``str.splitlines`` splits at is a space. A byte-order mark is no text.
 Can go: with a fairseq, a sacremoses and a subword-nmt that open text with ``newline="\\n"``.
 """
 
@@ -22,6 +22,7 @@ import re
 import sys
 from contextlib import nullcontext
 
+from fairseq_compat.fixes.byte_order_marks import unmarked
 from fairseq_compat.patches import shadow, wrap
 
 BROKEN = (
@@ -39,10 +40,13 @@ def one_line(text: str) -> str:
 
 
 class LineReader(io.TextIOWrapper):
-    """Reads lines that end with LF and hold no other end of a line. ``tell`` and ``seek`` work as usual."""
+    """Reads lines that end with LF, hold no other end of a line, and have no byte-order mark before the first.
+
+    ``tell`` and ``seek`` work as usual.
+    """
 
     def __init__(self, raw, encoding: str | None = "utf-8") -> None:
-        super().__init__(raw, encoding=encoding, newline="\n")
+        super().__init__(raw, encoding=unmarked(encoding), newline="\n")
 
     def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # text, as the class itself has it
         return one_line(super().readline(size))
@@ -89,7 +93,7 @@ def patch_subword_nmt(module) -> None:
 #: changes of modules that do not only call ``open``
 PATCHES = {
     "fairseq_cli.interactive": lambda module: shadow(
-        module, "fileinput.input", lambda files, openhook=None: open_input(files[0], "utf-8-sig")
+        module, "fileinput.input", lambda files, openhook=None: open_input(files[0])
     ),
     "fairseq_cli.score": patch_score,
     "fairseq.hub_utils": patch_hub,
