@@ -157,8 +157,9 @@ def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
         if not newest or (updates_of(state) or 0) >= (updates_of(newest) or 0):
             newest = state
     means = _means(model, sums, len(paths))
+    extra = {name: value for name, value in (newest.get("extra_state") or {}).items() if not name.startswith("ema")}
     with whole_file(output, option="--output") as file:
-        torch.save({**newest, "model": means, "last_optimizer_state": None}, file)
+        torch.save({**newest, "extra_state": extra, "model": means, "last_optimizer_state": None}, file)
 
 
 def _means(model: dict[str, torch.Tensor], sums: dict[str, torch.Tensor], count: int) -> dict[str, torch.Tensor]:

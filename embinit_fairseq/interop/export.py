@@ -340,6 +340,8 @@ def _card(trained: Trained, record: dict[str, Any]) -> str:
         usage += f"{which} `decode` gives {record['decoded']}.\n"
     code = ", trust_remote_code=True" if any(name.endswith(".py") for name in record["files"]) else ""
     imports, opens = ", AutoTokenizer", f'    tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER"{code})\n'
+    if TARGET in trained.sides:
+        opens += f'    of_target = AutoTokenizer.from_pretrained("THIS_FOLDER/{TARGET}"{code})  # of translations\n'
     if record["tokenizer"].startswith("none"):
         imports = opens = ""
     return f"""---

@@ -18,7 +18,12 @@ from embinit_fairseq.errors import CheckpointError, DataError
 
 
 def write(path: Path, model: dict[str, torch.Tensor], updates: int = 0, **more: object) -> Path:
-    state = {"model": model, "args": None, "cfg": {"task": Namespace(name="translation")}, "extra_state": {"epoch": 1}}
+    state = {
+        "model": model,
+        "args": None,
+        "cfg": {"task": Namespace(name="translation")},
+        "extra_state": {"epoch": 1, "ema": model},
+    }
     state |= {"optimizer_history": [{"num_updates": updates}], "last_optimizer_state": {"state": torch.ones(9)}}
     torch.save({**state, **more}, path)
     return path
@@ -34,7 +39,10 @@ def weights(seed: int, dtype: torch.dtype = torch.float32) -> dict[str, torch.Te
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 def test_mean_is_that_of_numpy(dtype: torch.dtype, tmp_path: Path) -> None:
-    """The newest, which the rest is taken from, need not be the last that is named. What is one tensor stays one."""
+    """The newest, which the rest is taken from, need not be the last that is named. What is one tensor stays one.
+
+    The file has no moving average: that of one checkpoint would be none of the mean.
+    """
     models = [weights(seed, dtype) for seed in range(5)]
     paths = [write(tmp_path / f"{i}.pt", model, 10 * (i != 4), cfg={"seed": i}) for i, model in enumerate(models)]
     average(paths, tmp_path / "mean.pt")

@@ -255,6 +255,7 @@ def test_codes_of_both_sides(tmp_path, moses_codes, capsys):
     assert "Moses' words" in capsys.readouterr().out
     card = " ".join((checkpoint.output / "README.md").read_text().split())
     assert "`target` tokenizer's `decode` gives text" in card
+    assert 'AutoTokenizer.from_pretrained("THIS_FOLDER/target"' in card
     assert "subwords are joined, words are put together" in card
     task = checkpoint.task
     for name, dictionary, cut in (
