@@ -17,7 +17,7 @@ import numpy as np
 
 from embinit_fairseq.checkpoint_file import load_safely, options_of
 from embinit_fairseq.errors import CheckpointError, OptionError
-from embinit_fairseq.vectors.other_tools import state_of_other_tool
+from embinit_fairseq.vectors.other_tools import refused_of_other_tool, state_of_other_tool
 from embinit_fairseq.vectors.table import (
     FIRST_ROWS,
     Origin,
@@ -235,7 +235,10 @@ class FairseqCheckpoint(VectorReader):
         self.path = path
         if side not in (None, *_TABLES):
             raise OptionError(f"{path}: a fairseq checkpoint has the sides {', '.join(_TABLES)}, not {side!r}")
-        checkpoint: Any = load_safely(Path(path), CheckpointError, "a fairseq checkpoint")
+        try:
+            checkpoint: Any = load_safely(Path(path), CheckpointError, "a fairseq checkpoint")
+        except CheckpointError as error:
+            raise CheckpointError(refused_of_other_tool(path, str(error))) from error
         state = checkpoint.get("model") if isinstance(checkpoint, dict) else None
         if not isinstance(state, dict):
             raise CheckpointError(f"{path}: {state_of_other_tool(path, checkpoint)}")

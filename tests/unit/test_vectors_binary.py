@@ -82,7 +82,10 @@ def test_words_and_unknown_words_by_hand(tmp_path, monkeypatch, chunk):
         # words that are numbers, with vectors of line ends and zeros: they could be text
         *((word2vec(["7", "8"], np.frombuffer(sign * 24, "<f4").reshape(2, 3), newline), "word2vec_bin")
           for sign in (b"\n", b"\0") for newline in (b"", b"\n")),
+        (b"1 3\nw \n\x01\x02 7\nxxxxxx", "word2vec_bin"),  # a vector with a line break, a space, a digit, a line break
         (b"2 3\n7 1 2 3\n8 4 5 6\n", "word2vec"),
+        (b"2 3\na\1 1 2 3\n8 4 5 6\n", "word2vec"),
+        (b"2 3\n7 1 2\n8 4 5\n", "word2vec"),  # whose header is wrong
         (b"2 1\nnew york 1\na  2\n", "word2vec"),
         (b"broken\na 1 2", "glove"),
     ],
