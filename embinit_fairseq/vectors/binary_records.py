@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import re
+import sys
 from collections.abc import Generator, Iterable, Iterator
 from io import BufferedReader
 from itertools import accumulate, compress
@@ -64,9 +65,10 @@ _TEXT = re.compile(
     rb"(?:[^\0\x80-\xff]|[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}){0,%d}"
     % _LONGEST_REST
 )
-#: what looks like the rest of a word and a space: ASCII, or ASCII and a character of two to four bytes. Two patterns
-#: for all records are faster than one.
-_RESTS = rb"[^\0 \x80-\xff]*\x20", rb"[^\0 \x80-\xff]*[\xc2-\xf4][\x80-\xbf][^\0 \xf5-\xff]*\x20"
+#: without trying shorter runs again, which takes time for every record; Python 3.10 cannot say so
+_RUN = b"*+" if sys.version_info >= (3, 11) else b"*"
+#: what looks like the rest of a word and a space: ASCII up to a space, or up to a character of two to four bytes
+_REST = rb"[^\0 \x80-\xff]%b(?:\x20|[\xc2-\xf4][\x80-\xbf][^\0 \xf5-\xff]*\x20)" % _RUN
 #: eight numbers of both signs and of absolute values from 1e-5 to 30, which are hardly ever read from a wrong byte
 _CERTAIN_BYTES = 8 * 4
 _CERTAIN = b"(?!(?:...[\0-\x7f]){8})(?!(?:...[\x80-\xff]){8})(?:...[\x37-\x41\xb7-\xc1]){8}"
@@ -110,11 +112,11 @@ class RecordScan:
         self._keys = frozenset() if wanted is None else _keys(wanted)
         # A record that is incomplete, or whose word may go on after its first space, is matched by the last part, as an
         # empty word.
-        sign, checks = re.escape(separator), b""
+        sign, check = re.escape(separator), b""
         if separator == b" ":
             certain = _CERTAIN if payload >= _CERTAIN_BYTES else b"(?!)"
-            checks = b"".join(b"(?!(?=%b)(?!%b))" % (rest, certain) for rest in _RESTS)
-        self._pattern = re.compile(b"([^%b]*)%b%b.{%d}|.+" % (sign, sign, checks, payload), re.DOTALL)
+            check = b"(?!(?=%b)(?!%b))" % (_REST, certain)
+        self._pattern = re.compile(b"([^%b]*)%b%b.{%d}|.+" % (sign, sign, check, payload), re.DOTALL)
 
     def __iter__(self) -> Iterator[tuple[int, str, bytes]]:
         buffer, begin, number, is_end = b"", 0, 0, False

@@ -273,9 +273,9 @@ def _words_in(name: Any, value: Any) -> str | None:
     if not isinstance(value, Mapping) or not value:
         return None
     kinds = {(type(key), type(row)) for key, row in value.items()}
-    return {(str, int): f"sorted({place}, key={place}.get)", (int, str): f"[{place}[i] for i in sorted({place})]"}.get(
-        kinds.pop() if len(kinds) == 1 else ()
-    )
+    if kinds == {(str, int)}:
+        return f"sorted({place}, key={place}.get)"
+    return f"[{place}[i] for i in sorted({place})]" if kinds == {(int, str)} else None
 
 
 # ---- Text that is none ----------------------------------------------------------------------------------------------

@@ -5,8 +5,10 @@ Oracles: fairseq's own Dictionary, the state dict that was saved.
 
 import collections
 import re
+import sys
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import omegaconf
@@ -204,6 +206,13 @@ def test_objects_are_not_executed_whatever_others_allow(tmp_path, zipped):
                 load_checkpoint(saved(tmp_path / "c.pt", zipped, extra_state=value))
             assert np.ndarray in torch.serialization.get_safe_globals()
     assert {*torch.serialization.get_safe_globals()} == before
+    muse = type("Dictionary", (), {"__module__": "src.dictionary"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "src", SimpleNamespace())
+        patch.setitem(sys.modules, "src.dictionary", SimpleNamespace(Dictionary=muse))
+        saved(tmp_path / "c.pt", zipped, dico=muse())
+    with pytest.raises(CheckpointError, match=r"MUSE.*--export txt.*add_safe_globals"):
+        open_vectors(tmp_path / "c.pt", "fairseq")
     assert not (tmp_path / "executed").exists()
 
 
