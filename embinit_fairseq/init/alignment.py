@@ -178,8 +178,8 @@ def read(
         for reader in readers if vocabulary.has_ids else ():
             _check_has_ids(reader, vocabulary)
         reading = read_sources(readers, spec, vocabulary, matching)
-        for path, part in zip(spec.paths, reading.parts):
-            _check_coverage(path, part, vocabulary)
+        for reader, part in zip(readers, reading.parts):
+            _check_coverage(reader, part, vocabulary)
     return reading
 
 
@@ -195,20 +195,22 @@ def _check_has_ids(reader: VectorReader, vocabulary: Vocabulary) -> None:
         )
 
 
-def _check_coverage(path: str, part: Part, vocabulary: Vocabulary) -> None:
+def _check_coverage(reader: VectorReader, part: Part, vocabulary: Vocabulary) -> None:
     count, share = part.coverage["found"], part.coverage["coverage_tokens"]
     if not count:
         examples = [vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular)[:5]]
+        words = reader.first_words()[:5]
         raise CoverageError(
-            f"{path}: none of the {int(vocabulary.regular.sum()):,} words of the dictionary is among the "
-            f"{part.origin.rows:,} rows of this file ({part.origin.format}); the dictionary has words like {examples}: "
-            "is it another language or segmentation, or is the matching too narrow?"
+            f"{reader.path}: none of the {int(vocabulary.regular.sum()):,} words of the dictionary is among the "
+            f"{part.origin.rows:,} rows of this file ({part.origin.format}); the dictionary has words like {examples}"
+            f"{f', the file words like {words}' if words else ''}: is it another language, spelling or segmentation, "
+            "or is the matching too narrow?"
         )
     if share is not None and share < LOW_COVERAGE:
         logger.warning(
             "LOW COVERAGE: %s has vectors for only %.1f %% of the running tokens of the dictionary (%s matched); is it "
             "the file of another language, case or segmentation?",
-            path,
+            reader.path,
             100 * share,
             counted(int(count), "word"),
         )

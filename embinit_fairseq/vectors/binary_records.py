@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import re
+import sys
 from collections.abc import Generator, Iterable, Iterator
 from io import BufferedReader
 from itertools import accumulate, compress
@@ -51,10 +52,26 @@ def mapped_rows(file: str | Path, offset: int, width: int, rows: np.ndarray) -> 
 BLOCK = 1 << 18
 #: bytes of a word; if there is no separator within them, the file has another format
 LONGEST_WORD = 1 << 16
-#: absolute values that weights have, if they are not zero
-_SMALLEST, _LARGEST = 1e-9, 1e3
-#: bytes up to a space that can be text: payloads nearly always have a control character before
-_TEXT = re.compile(rb"[^\0-\x20]+ ")
+_SPACE = ord(" ")
+#: bytes of a word after its first space
+_LONGEST_REST = 1 << 10
+#: A row that is read from a wrong byte has random exponents, or a number below 2^-61 that ends with a space: among
+#: this many different numbers some are not of the size of weights.
+_DIFFERENT = 16
+#: absolute values of weights, if they are not zero
+_SMALLEST, _LARGEST = 1e-18, 1e18
+#: UTF-8 without \0
+_TEXT = re.compile(
+    rb"(?:[^\0\x80-\xff]|[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}){0,%d}"
+    % _LONGEST_REST
+)
+#: without trying shorter runs again, which takes time for every record; Python 3.10 cannot say so
+_RUN = b"*+" if sys.version_info >= (3, 11) else b"*"
+#: what looks like the rest of a word and a space: ASCII up to a space, or up to a character of two to four bytes
+_REST = rb"[^\0 \x80-\xff]%b(?:\x20|[\xc2-\xf4][\x80-\xbf][^\0 \xf5-\xff]*\x20)" % _RUN
+#: eight numbers of both signs and of absolute values from 1e-5 to 30, which are hardly ever read from a wrong byte
+_CERTAIN_BYTES = 8 * 4
+_CERTAIN = b"(?!(?:...[\0-\x7f]){8})(?!(?:...[\x80-\xff]){8})(?:...[\x37-\x41\xb7-\xc1]){8}"
 
 
 class RecordScan:
@@ -93,67 +110,79 @@ class RecordScan:
         self._wanted = wanted
         self._strict = strict
         self._keys = frozenset() if wanted is None else _keys(wanted)
-        # An incomplete record at the end of a block is matched by the second half, as an empty word.
-        sign = re.escape(separator)
-        self._pattern = re.compile(b"([^%b]*)%b.{%d}|.+" % (sign, sign, payload), re.DOTALL)
+        # A record that is incomplete, or whose word may go on after its first space, is matched by the last part, as an
+        # empty word.
+        sign, check = re.escape(separator), b""
+        if separator == b" ":
+            certain = _CERTAIN if payload >= _CERTAIN_BYTES else b"(?!)"
+            check = b"(?!(?=%b)(?!%b))" % (_REST, certain)
+        self._pattern = re.compile(b"([^%b]*)%b%b.{%d}|.+" % (sign, sign, check, payload), re.DOTALL)
 
     def __iter__(self) -> Iterator[tuple[int, str, bytes]]:
-        number, is_end = 0, False
+        buffer, begin, number, is_end = b"", 0, 0, False
         while number < self.count:
-            buffer = self.rest
-            words = self._split(buffer, self.count - number)
-            if not words:
-                self._check_incomplete(buffer, number, is_end)
-            if len(words) < min(2, self.count - number) and not is_end:
-                block = self._stream.read(BLOCK)
-                self.rest, is_end = buffer + block, not block
+            words = self._split(buffer, begin, self.count - number)
+            if words:
+                begin = yield from self._records(buffer, begin, words, number)
+                number += len(words)
                 continue
-            if len(words) < self.count - number and not is_end:
-                words.pop()  # what follows it is not there yet
-            number += yield from self._records(buffer, words, number)
+            gap = buffer.find(self._separator, begin)
+            if gap >= 0 and len(buffer) >= gap + self._step + (0 if is_end else _LONGEST_REST):
+                gap = self._end_of_word(buffer, gap, number)
+                if (word := self._select(buffer[begin:gap], number)) is not None:
+                    yield number, word, buffer[gap + 1 : gap + self._step]
+                begin = gap + self._step
+                number += 1
+                continue
+            self._check_incomplete(buffer[begin:], number, is_end)
+            block = self._stream.read(BLOCK)
+            buffer, begin, is_end = buffer[begin:] + block, 0, not block
+        self.rest = buffer[begin:]
 
-    def _records(self, buffer: bytes, words: list[bytes], number: int) -> Generator[tuple[int, str, bytes], None, int]:
-        """Yield the wanted records, which `buffer` begins with; return how many records were read.
-
-        They end after a word with spaces, since the records after it begin elsewhere.
-        """
+    def _records(
+        self, buffer: bytes, begin: int, words: list[bytes], number: int
+    ) -> Generator[tuple[int, str, bytes], None, int]:
+        """Yield the wanted ones of the records that begin at byte `begin`; return the byte after the records."""
         # A word's payload begins after all words so far and the payloads before it.
         lengths = list(accumulate(map(len, words)))
         for index in self._candidates(words):
-            begin = lengths[index] + index * self._step + 1
-            more = self._rest_of_word(buffer, begin)
-            word = self._select(buffer[begin - 1 - len(words[index]) : begin + more - 1], number + index)
-            end = begin + more + self._step - 1
+            word = self._select(words[index], number + index)
             if word is not None:
-                yield number + index, word, buffer[begin + more : end]
-            if more:
-                self.rest = buffer[end:]
-                return index + 1
-        self.rest = buffer[sum(lengths[-1:]) + len(words) * self._step :]
-        return len(words)
+                start = begin + lengths[index] + index * self._step + 1
+                yield number + index, word, buffer[start : start + self._step - 1]
+        return begin + lengths[-1] + len(words) * self._step
 
-    def _rest_of_word(self, buffer: bytes, begin: int) -> int:
-        """Return how many bytes after a word's first space belong to the word and the space at its end (`new york`).
+    def _end_of_word(self, buffer: bytes, gap: int, number: int) -> int:
+        """Return the place of the space that ends a word whose first space is at `gap` (`new york`, `. .`).
 
-        word2vec's format has no words with spaces, but other programs write them. Numbers that are read from the wrong
-        byte do not have the size of weights.
+        word2vec's format has no words with spaces, but other programs write them.
+
+        Raises:
+            VectorFileError: if the numbers do not show where they begin.
         """
-        size = self._step - 1
-        text = _TEXT.match(buffer, begin, begin + size) if self._separator == b" " else None
-        end = text.end() - 1 if text else -1
-        while end >= 0 and _is_text(buffer[begin:end]):
-            before, after = (_are_weights(buffer[at : at + size], size) for at in (begin, end + 1))
-            if after and not before:
-                return end + 1 - begin
-            end = buffer.find(b" ", end + 1, begin + size)
-        return 0
+        text = _TEXT.match(buffer, gap + 1)
+        spaces = [gap, *(at for at in range(gap + 1, text.end() if text else 0) if buffer[at] == _SPACE)]
+        ends = [end for end in spaces if end + self._step <= len(buffer)]
+        if len(ends) == 1:
+            return gap
+        rows = {end: np.abs(np.frombuffer(buffer, "<f4", self._step // 4, end + 1)) for end in ends}
+        fitting = [end for end, row in rows.items() if _are_weights(row)]
+        if len(fitting) == 1:
+            row = rows[fitting[0]]
+            if len(np.unique(row)) >= _DIFFERENT or not row.any():
+                return fitting[0]
+        raise VectorFileError(
+            f"{self.path}: row {number + 1}: a word with spaces, or numbers that look like one, from "
+            f"{buffer[max(0, gap - 20) : gap + 10]!r}: the numbers do not show where the word ends; save it as text "
+            "(binary=False)"
+        )
 
-    def _split(self, buffer: bytes, most: int) -> list[bytes]:
-        """Return the words of the complete records that `buffer` begins with: the hot loop, in C."""
-        words = self._pattern.findall(buffer)
-        if words and not words[-1]:  # an empty word, or the beginning of an incomplete record
-            begin = sum(map(len, words)) + (len(words) - 1) * self._step
-            if buffer[begin : begin + 1] != self._separator or begin + self._step > len(buffer):
+    def _split(self, buffer: bytes, begin: int, most: int) -> list[bytes]:
+        """Return the words of the records at byte `begin` that are complete and certain: the hot loop, in C."""
+        words = self._pattern.findall(buffer, begin)
+        if words and not words[-1]:  # an empty word, or a record that is incomplete or not certain
+            last = self._pattern.match(buffer, begin + sum(map(len, words)) + (len(words) - 1) * self._step)
+            if last is None or last.lastindex is None:
                 words.pop()
         return words[:most]
 
@@ -204,19 +233,9 @@ class RecordScan:
         return None
 
 
-def _is_text(raw: bytes) -> bool:
-    """Return True for text with a letter or a digit."""
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return text.isprintable() and any(map(str.isalnum, text))
-
-
-def _are_weights(vector: bytes, size: int) -> bool:
-    """Return True for `size` bytes of float32 numbers of the size that weights have."""
-    numbers = np.abs(np.frombuffer(vector[: len(vector) // 4 * 4], "<f4"))
-    return len(vector) == size and bool(((numbers == 0) | ((numbers > _SMALLEST) & (numbers < _LARGEST))).all())
+def _are_weights(values: np.ndarray) -> bool:
+    """Return True for absolute values that weights have."""
+    return bool(((values == 0) | ((values > _SMALLEST) & (values < _LARGEST))).all())
 
 
 def _keys(wanted: Wanted) -> frozenset[bytes] | frozenset[str]:

@@ -7,6 +7,7 @@ that the task appends: `<mask>`, language tags. Letters: V rows that were read, 
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 
 from embinit_fairseq.checkpoint_file import load_safely, options_of
 from embinit_fairseq.errors import CheckpointError, OptionError
-from embinit_fairseq.vectors.other_tools import state_of_other_tool
+from embinit_fairseq.vectors.other_tools import refused_of_other_tool, state_of_other_tool
 from embinit_fairseq.vectors.table import (
     FIRST_ROWS,
     Origin,
@@ -29,20 +30,53 @@ from embinit_fairseq.vectors.table import (
 from embinit_fairseq.vectors.torch_matrices import TorchMatrix, matrices
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, is_filler, read_dictionary
 
+logger = logging.getLogger(__name__)
+
 # ---- Rows of the dictionary -----------------------------------------------------------------------------------------
 
 #: tasks that append one row, `<mask>`
 _MASK_TASKS = ("masked_lm", "denoising", "multilingual_masked_lm", "sentence_prediction", "sentence_ranking")
-#: tasks that append language tags and perhaps `<mask>`: rows that have no name here
-_TAG_TASKS = (
-    "multilingual_denoising",
-    "multilingual_language_modeling",
-    "multilingual_translation",
-    "online_backtranslation",
-    "semisupervised_translation",
-    "translation_from_pretrained_bart",
-    "translation_multi_simple_epoch",
-)
+#: tasks that append rows without a name here, language tags and perhaps `<mask>` -> option with the languages, how a
+#: tag is spelled, options that ask for tags (none: the task always has tags), whether `<mask>` is appended
+_TAG_TASKS: dict[str, tuple[str, str, tuple[str, ...], bool]] = {
+    "multilingual_denoising": ("langs", "[{}]", ("add_lang_token",), True),
+    "multilingual_language_modeling": ("langs", "<{}>", ("add_bos_token",), False),
+    "multilingual_translation": ("lang_pairs", "__{}__", ("encoder_langtok", "decoder_langtok"), False),
+    "online_backtranslation": ("mono_langs", "__{}__", (), True),
+    "semisupervised_translation": ("lang_pairs", "__{}__", ("encoder_langtok", "decoder_langtok"), False),
+    "translation_from_pretrained_bart": ("langs", "[{}]", (), True),
+    "translation_multi_simple_epoch": ("langs", "__{}__", (), False),
+}
+#: the task that other versions of fairseq change, and how many rows more they have: NLLB's has tags of the data, which
+#: not every checkpoint records, M2M-100's fillers
+_CHANGED_TASK, _MORE_ROWS = "translation_multi_simple_epoch", (3, 8)
+_NLLB_TAGS = ("<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>")
+
+
+def task_name(task: Mapping[str, Any]) -> str:
+    """Return the name of a task from its options."""
+    return task.get("_name") or task.get("task") or ""
+
+
+def _appended_symbols(task: Mapping[str, Any]) -> set[str] | None:
+    """Return the symbols that one of _TAG_TASKS appends to its dictionary, None if its options do not say."""
+    name = task_name(task)
+    option, tag, switches, has_mask = _TAG_TASKS[name]
+    languages = task.get(option)
+    if isinstance(languages, str):
+        languages = [language for language in languages.split(",") if language]
+    if not languages or any(switch not in task for switch in switches):
+        return None
+    if option == "lang_pairs":
+        languages = [language for pair in languages for language in pair.split("-")]
+    if switches and not any(task[switch] for switch in switches):
+        languages = []
+    if task.get("lang_tok_style") == "mbart":  # an option of _CHANGED_TASK
+        tag, has_mask = "[{}]", True
+    symbols = [tag.format(language) for language in languages] + ["<mask>"] * has_mask
+    if task.get("add_data_source_prefix_tags"):
+        symbols += _NLLB_TAGS
+    return set(symbols)
 
 
 class FairseqRows(NamedTuple):
@@ -58,13 +92,13 @@ class FairseqRows(NamedTuple):
     overwritten: int
 
 
-def read_rows(file: Path, count: int | None = None, task: str = "") -> FairseqRows:
+def read_rows(file: Path, count: int | None = None, task: Mapping[str, Any] | None = None) -> FairseqRows:
     """Return the rows that a `dict.txt` describes.
 
     Args:
         file: `symbol count [#fairseq:overwrite]` per line.
         count: rows of the embedding matrix, None if it is not known.
-        task: of the training, which may append rows.
+        task: options of the training's task, which may append rows.
 
     Raises:
         CheckpointError: if the file is malformed, or dictionary and matrix do not belong together.
@@ -76,18 +110,48 @@ def read_rows(file: Path, count: int | None = None, task: str = "") -> FairseqRo
         specials["mask"] = rows["<mask>"]
     words = {s: row for s, row in rows.items() if s not in (*SPECIAL_SYMBOLS, "<mask>") and not is_filler(s)}
     size = len(vocabulary)
+    name = task_name(task or {})
     appended = 0 if count is None else count - size
-    if appended == 1 and task in _MASK_TASKS and "mask" not in specials:
+    if appended == 1 and name in _MASK_TASKS and "mask" not in specials:
         specials["mask"] = size
-    elif appended < 0 or (appended and task not in _TAG_TASKS):
-        raise CheckpointError(
-            f"the embedding matrix has {count} rows, but {file.name} in the same folder describes {size} (4 specials "
-            f"and its lines; task {task or 'unknown'}); put the dictionary of this checkpoint's training data there"
-        )
+    elif appended:
+        _check_appended(file, size, appended, task or {}, rows)
     return FairseqRows(size, words, specials, size - len(rows))
 
 
-def find_dictionary(checkpoint: Path, language: str | None, data: str | None, count: int, task: str) -> Path:
+def _check_appended(file: Path, size: int, appended: int, task: Mapping[str, Any], rows: Mapping[str, int]) -> None:
+    """Raise CheckpointError unless a task appends so many rows: else rows after a lost line are other words' rows.
+
+    Args:
+        file: the dictionary, which describes `size` rows.
+        appended: rows of the matrix after these.
+        task: options of the task.
+        rows: symbol -> row; a symbol of the dictionary is not appended.
+    """
+    name = task_name(task)
+    symbols = _appended_symbols(task) if name in _TAG_TASKS else set()
+    expected = None if symbols is None else len(symbols - rows.keys())
+    if appended == expected or (appended > 0 and expected is None):
+        return
+    tags = f", and its task appends {expected}" if expected else ""
+    found = (
+        f"the embedding matrix has {size + appended} rows, but {file.name} in the same folder describes {size}{tags}"
+    )
+    more = appended - (expected or 0)
+    if appended > 0 and name == _CHANGED_TASK and (more < 0 or more in _MORE_ROWS):
+        logger.warning(
+            "%s; if lines of the dictionary were removed or added, the words after them get wrong rows", found
+        )
+        return
+    raise CheckpointError(
+        f"{found} (4 specials and its lines; task {name or 'unknown'}); put the dictionary of this checkpoint's "
+        "training data there, without removing or adding lines"
+    )
+
+
+def find_dictionary(
+    checkpoint: Path, language: str | None, data: str | None, count: int, task: Mapping[str, Any]
+) -> Path:
     """Return the dictionary in the folder of a checkpoint: `dict.<language>.txt`, else `dict.txt`.
 
     fairseq often does not record the languages (it infers them from the names of the data). Then the one `dict.*.txt`
@@ -98,7 +162,7 @@ def find_dictionary(checkpoint: Path, language: str | None, data: str | None, co
         language: of the matrix, if it is recorded.
         data: folder of the training data, for messages.
         count: rows of the matrix.
-        task: of the training.
+        task: options of the training's task.
 
     Raises:
         CheckpointError: if there is none, or several fit.
@@ -126,7 +190,7 @@ def find_dictionary(checkpoint: Path, language: str | None, data: str | None, co
     )
 
 
-def _fits(file: Path, count: int, task: str) -> bool:
+def _fits(file: Path, count: int, task: Mapping[str, Any]) -> bool:
     try:
         return bool(read_rows(file, count, task))
     except CheckpointError:
@@ -171,7 +235,10 @@ class FairseqCheckpoint(VectorReader):
         self.path = path
         if side not in (None, *_TABLES):
             raise OptionError(f"{path}: a fairseq checkpoint has the sides {', '.join(_TABLES)}, not {side!r}")
-        checkpoint: Any = load_safely(Path(path), CheckpointError, "a fairseq checkpoint")
+        try:
+            checkpoint: Any = load_safely(Path(path), CheckpointError, "a fairseq checkpoint")
+        except CheckpointError as error:
+            raise CheckpointError(refused_of_other_tool(path, str(error))) from error
         state = checkpoint.get("model") if isinstance(checkpoint, dict) else None
         if not isinstance(state, dict):
             raise CheckpointError(f"{path}: {state_of_other_tool(path, checkpoint)}")
@@ -181,7 +248,7 @@ class FairseqCheckpoint(VectorReader):
         self.rows, self.dim = self._matrix.shape
         check_dimension(f"{path} ({self.table})", self.dim, dim)
         task = options_of(checkpoint, "task")
-        self._task: str = task.get("_name") or task.get("task") or ""
+        self._task = task
         language = task.get(_LANGUAGE[slot.removesuffix("_p")])
         self.dictionary = find_dictionary(Path(path), language, task.get("data"), self.rows, self._task)
 

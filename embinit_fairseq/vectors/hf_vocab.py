@@ -74,6 +74,9 @@ def _open_with_transformers(directory: Path) -> Any:
     transformers.logging.set_verbosity(logging.CRITICAL)
     try:
         for name in [*names, declared] if declared else names:
+            if not hasattr(transformers, name):
+                fault = f"transformers has no class {name}"
+                continue
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")

@@ -27,7 +27,7 @@ from embinit_fairseq.vectors.npz import NpzVectors
 from embinit_fairseq.vectors.other_tools import file_of_other_tool, text_of_other_tool
 from embinit_fairseq.vectors.table import FIRST_ROWS, VectorReader
 from embinit_fairseq.vectors.text import TextVectors
-from embinit_fairseq.vectors.text_lines import header_of, numeric_tail
+from embinit_fairseq.vectors.text_lines import fields, header_of, numeric_tail
 from embinit_fairseq.vectors.word2vec import Word2VecBinary
 
 
@@ -62,6 +62,11 @@ SOURCES_HELP = ", ".join(format.title for format in FORMATS.values()) + "; text 
 
 #: the magic number that torch.save wrote before torch 1.6
 _PICKLE = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
+#: bytes that text does not have
+_CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
+#: what Python's lists and NumPy's numbers have around the digits, and quotes
+_CALL = re.compile(rb"[A-Za-z][A-Za-z0-9_.]*\(")
+_DECORATION = re.compile(rb"[A-Za-z][A-Za-z0-9_.]*\(|[\"\[\]()]")
 #: bytes that a format is recognised from
 _HEAD = 1 << 20
 
@@ -127,23 +132,41 @@ def recognise(path: str) -> str:
     first, *body = head.split(b"\n", 4)
     if len(head) == _HEAD and body:
         body.pop()  # probably incomplete
-    has_numbers = any(numeric_tail(line) for line in body)
-    if header_of(first):
-        return "word2vec" if has_numbers or not any(body) else "word2vec_bin"
-    if has_numbers or numeric_tail(first):
+    widths = [numeric_tail(line) for line in body]
+    if header := header_of(first):
+        if header[1] in widths or not any(body):
+            return "word2vec"
+        # A vector of a binary may have a space, a digit and a line break: a line of text that ends with a number.
+        if _CONTROL.search(head) or not any(len(fields(line)) > 1 for line in body):
+            return "word2vec_bin"
+        if any(widths):
+            return "word2vec"  # whose header is wrong
+    elif any(widths) or numeric_tail(first):
         if mistake := text_of_other_tool(head.split(b"\n")[:FIRST_ROWS]):
             raise VectorFileError(f"{path}: {mistake}")
         return "glove"
-    for line in (first, *body):
-        if numeric_tail(line.replace(b",", b" ").replace(b";", b" ").replace(b'"', b"")) > 1:
-            lines = "cat FILE" if line is first else "tail -n +2 FILE"  # without the names of the columns
-            raise VectorFileError(
-                f"{path}: commas or semicolons between or in the numbers; write spaces between the numbers ({lines} | "
-                "tr -d '\"' | tr ',;' '  ' > NEW) and decimal points in them"
+    raise VectorFileError(f"{path}{_without_numbers([first, *body], header)}")
+
+
+def _without_numbers(lines: list[bytes], header: tuple[int, int] | None) -> str:
+    """Return what to say after the path of a text whose first lines do not end with numbers."""
+    for number, line in enumerate(lines, 1):
+        bare = _DECORATION.sub(b"", line).replace(b",", b" ").replace(b";", b" ")
+        if numeric_tail(bare) > 1:
+            start = "cat FILE" if number == 1 or header else "tail -n +2 FILE"  # without the names of the columns
+            names = " | sed 's/[A-Za-z][A-Za-z0-9_.]*(/(/g'" * bool(_CALL.search(line))
+            return (
+                f":{number}: commas, semicolons, brackets or names of types between or in the numbers "
+                f"({line[:60].decode(errors='replace')!r}); write spaces between the numbers ({start}{names} | tr -d "
+                "'\"[]()' | tr ',;' '  ' > NEW) and decimal points in them"
             )
-    raise VectorFileError(
-        f"{path}: not recognised as vectors; name the format ({', '.join(FORMATS)}), or check the path"
-    )
+    shown = next((line for line in lines[bool(header) :] if line.strip()), b"")[:60].decode(errors="replace")
+    if header:
+        return (
+            f": its lines, such as {shown!r}, are not a word and the {header[1]} numbers that the header announces; "
+            "write them so, with spaces between the numbers, or take another file"
+        )
+    return f": not recognised as vectors ({shown!r}); name the format ({', '.join(FORMATS)}), or check the path"
 
 
 def _check_is_vectors(path: str, head: bytes) -> None:

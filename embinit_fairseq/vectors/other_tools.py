@@ -35,6 +35,7 @@ _GENSIM = (
     "getattr(m, 'wv', m).save_word2vec_format({vec!r})\""
 )
 _DICT = "list(d)", "list(d.values())"
+_PAIR = "d = (list(d), list(d.values())) if isinstance(d, dict) else d"
 _ROWS = "[r[0] for r in d]", "[numpy.hstack(r[1:]) for r in d]"
 _TABLE = "if its columns are the word and the numbers, "
 _ARROW = "d = [[*r.values()] for r in t.read_table({path!r}).to_pylist()]"
@@ -42,6 +43,7 @@ _HDF = (
     f"{_TABLE}convert it: "
     "python -c \"import pandas; pandas.read_hdf({path!r}).to_csv({txt!r}, sep=' ', header=False)\""
 )
+_READ_WORDS = "w = [word for word in open('WORDS', encoding='utf-8').read().split('\\n') if word]"
 _UNPACK = "unpack it and give the file of vectors in it"
 _FOLDER = "give the folder of the Hugging Face model that it was made from"
 
@@ -51,8 +53,8 @@ _FILES: tuple[tuple[bytes, str, str], ...] = (
     (
         rb"\x80[\x02-\x05]|\((dp|lp)\d+\n|ccopy_reg\n|cgensim",
         "a pickle of Python objects, which can execute code when it is opened",
-        "if you trust it and it is a dictionary of words and vectors, "
-        + _line("d = pickle.load(open({path!r}, 'rb'))", *_DICT, package="pickle"),
+        "if you trust it and it is a dictionary of words and vectors, or words and a matrix (Polyglot), "
+        + _line(f"d = pickle.load(open({{path!r}}, 'rb'), encoding='latin1'); {_PAIR}", "d[0]", "d[1]", "pickle"),
     ),
     (rb"\x89HDF\r\n", "an HDF5 file", _HDF),
     (rb"PAR1", "a Parquet table", _TABLE + _line(_ARROW, *_ROWS, package="pyarrow.parquet as t")),
@@ -151,7 +153,7 @@ def file_of_other_tool(path: str, head: bytes) -> str | None:
     head: its first bytes, unpacked.
     """
     if head.startswith(b"\x93NUMPY"):
-        return _array_alone(path)
+        return _pickled_dict(path) if re.match(rb".{10,12}\{'descr': '\|O'", head, re.DOTALL) else _array_alone(path)
     for pattern, found, remedy in _COMPILED:
         if pattern.match(head):
             return f"{found}; {_with_paths(remedy, path) if remedy else _folder_of(path)}"
@@ -176,6 +178,14 @@ def _folder_of(path: str) -> str:
     return "give the folder of the model, with its tokenizer"
 
 
+def _pickled_dict(path: str) -> str:
+    line = _line("d = numpy.load({path!r}, allow_pickle=True).item()", *_DICT)
+    return (
+        "Python objects that numpy.save has pickled, which can execute code when they are opened; if you trust them "
+        f"and they are a dictionary of words and vectors, {_with_paths(line, path)}"
+    )
+
+
 def _array_alone(path: str) -> str:
     """Describe a .npy file; gensim puts one next to a file of its own."""
     main = re.sub(r"(\.wv)?(\.vectors\w*|\.syn0\w*)?\.npy$", "", path)
@@ -184,8 +194,7 @@ def _array_alone(path: str) -> str:
     folder = os.path.dirname(path) or "."
     if os.path.isfile(os.path.join(folder, "key2row")):
         return f"the array of spaCy's vectors in {folder}; give the folder"
-    words = "open('WORDS', encoding='utf-8').read().split('\\n')"
-    line = _line(f"w = [word for word in {words} if word]", "w", "numpy.load({path!r})")
+    line = _line(_READ_WORDS, "w", "numpy.load({path!r})")
     return f"a NumPy array without words; with a file of one word per row, {_with_paths(line, path)}"
 
 
@@ -209,19 +218,64 @@ def arrays_of_other_tool(path: str, arrays: Mapping[str, np.ndarray]) -> str:
     return f"{found}; {_with_paths(line, path, '.words.npz')}"
 
 
+#: a line of MUSE's folder, where its class is
+_MUSE = _line(
+    "import src.dictionary as m; torch.serialization.add_safe_globals([m.Dictionary]); d = torch.load({path!r}, "
+    "weights_only=True)",
+    "[d['dico'].id2word[i] for i in range(len(d['dico'].id2word))]",
+    "d['vectors']",
+    "torch",
+)
+
+
+def refused_of_other_tool(path: str, message: str) -> str:
+    """Return the message about a file of torch.save with objects that are not read, or the remedy for MUSE's."""
+    if "src.dictionary.Dictionary" not in message:
+        return message
+    return f"{path}: vectors of MUSE (--export pth); use --export txt, or in MUSE's folder {_with_paths(_MUSE, path)}"
+
+
 def state_of_other_tool(path: str, content: Any) -> str:
     """Return what a file of torch.save holds if it is not a fairseq checkpoint, and the remedy."""
     load, package = "d = torch.load({path!r}, weights_only=True)", "torch"
-    values = list(content.values()) if isinstance(content, Mapping) else []
-    shapes = {len(getattr(value, "shape", ())) for value in values}
     if isinstance(content, (tuple, list)) and len(content) > 2 and isinstance(content[0], list):
         return f"a cache of torchtext; {_with_paths(_line(load, 'd[0]', 'd[2].numpy()', package), path)}"
-    if shapes == {1}:
+    if isinstance(content, (tuple, list)):
+        content = dict(enumerate(content))
+    parts = content if isinstance(content, Mapping) else {}
+    shapes = {name: len(getattr(value, "shape", ())) for name, value in parts.items()}
+    matrix = next((name for name, columns in shapes.items() if columns == 2), None)
+    words = next(filter(None, (_words_in(name, value) for name, value in parts.items())), None)
+    if matrix is not None and words:
+        line = _line(load, words, f"torch.as_tensor({_place(matrix)}).detach().float().numpy()", package)
+        return f"words and a matrix; {_with_paths(line, path)}"
+    if set(shapes.values()) == {1}:
         line = _line(load, "list(d)", "[v.tolist() for v in d.values()]", package)
         return f"a dictionary of words and vectors; {_with_paths(line, path)}"
-    if 2 in shapes:
+    if matrix is not None:
         return f"weights of a model (a state dict) without its words; {_folder_of(path)}"
+    if len(getattr(content, "shape", ())) == 2:
+        line = _line(f"{load}; {_READ_WORDS}", "w", "torch.as_tensor(d).detach().float().numpy()", package)
+        return f"a matrix without words; with a file of one word per row, {_with_paths(line, path)}"
     return "not a fairseq checkpoint (no 'model' in it); name a checkpoint*.pt that fairseq-train wrote"
+
+
+def _place(name: Any) -> str:
+    """Return the code for `d[name]`."""
+    return f"d[{_literal(name) if isinstance(name, str) else name}]"
+
+
+def _words_in(name: Any, value: Any) -> str | None:
+    """Return the code for the words of `d[name]`: a list, word -> row, or row -> word; None if it has no words."""
+    place = _place(name)
+    if isinstance(value, (list, tuple)) and value and all(isinstance(word, str) for word in value):
+        return place
+    if not isinstance(value, Mapping) or not value:
+        return None
+    kinds = {(type(key), type(row)) for key, row in value.items()}
+    if kinds == {(str, int)}:
+        return f"sorted({place}, key={place}.get)"
+    return f"[{place}[i] for i in sorted({place})]" if kinds == {(int, str)} else None
 
 
 # ---- Text that is none ----------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import numpy as np
 from embinit_fairseq.errors import VectorFileError, counted
 from embinit_fairseq.vectors.compressed import open_bytes
 from embinit_fairseq.vectors.table import FIRST_ROWS, Origin, VectorReader, VectorTable, Wanted
-from embinit_fairseq.vectors.text_lines import BOM, RowCollector, inspect_head
+from embinit_fairseq.vectors.text_lines import BOM, RowCollector, fields, inspect_head
 from embinit_fairseq.vocab.dictionary import is_dictionary
 from embinit_fairseq.vocab.subword_styles import CONTINUES, PREFIX, detect_style
 
@@ -55,10 +55,9 @@ class TextVectors(VectorReader):
 
     def first_words(self) -> list[str]:
         """Return the words of the first rows."""
-        return [
-            line.removeprefix(BOM).partition(self._head.separator)[0].decode("utf-8", "replace")
-            for line in self._first_lines
-        ]
+        lines = [line.removeprefix(BOM) for line in self._first_lines]
+        words = [b" ".join(fields(line)[: -self.dim]) or line.partition(self._head.separator)[0] for line in lines]
+        return [word.decode("utf-8", "replace") for word in words]
 
     def read(self, wanted: Wanted | None = None) -> VectorTable:
         """Parse the wanted rows (None: all). Memory grows with the result, plus one batch.

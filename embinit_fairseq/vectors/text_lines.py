@@ -200,9 +200,10 @@ class RowCollector:
         values = fields(line)
         self.ends_line = line.endswith(b"\n")
         if len(values) <= self._dim or (not self.ends_line and parse_number(values[-1]) is None):
+            shown = line[:40].decode("utf-8", "replace")
             raise VectorFileError(
-                f"{self._path}:{number}: the last line has no {self._dim} numbers: the file is cut short; download it "
-                "again"
+                f"{self._path}:{number}: the last line ({shown!r}) has no {self._dim} numbers: the file is cut short: "
+                "download it again, or remove what does not belong to the vectors"
             )
 
     def _parse(self, batch: list[tuple[int, bytes]]) -> None:

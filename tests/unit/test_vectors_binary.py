@@ -82,7 +82,10 @@ def test_words_and_unknown_words_by_hand(tmp_path, monkeypatch, chunk):
         # words that are numbers, with vectors of line ends and zeros: they could be text
         *((word2vec(["7", "8"], np.frombuffer(sign * 24, "<f4").reshape(2, 3), newline), "word2vec_bin")
           for sign in (b"\n", b"\0") for newline in (b"", b"\n")),
+        (b"1 3\nw \n\x01\x02 7\nxxxxxx", "word2vec_bin"),  # a vector with a line break, a space, a digit, a line break
         (b"2 3\n7 1 2 3\n8 4 5 6\n", "word2vec"),
+        (b"2 3\na\1 1 2 3\n8 4 5 6\n", "word2vec"),
+        (b"2 3\n7 1 2\n8 4 5\n", "word2vec"),  # whose header is wrong
         (b"2 1\nnew york 1\na  2\n", "word2vec"),
         (b"broken\na 1 2", "glove"),
     ],
@@ -107,6 +110,61 @@ def test_words_with_spaces(tmp_path, monkeypatch, newline, block):
         assert table.words == (words if wanted is None else list("abcde"))
         np.testing.assert_array_equal(table.matrix, matrix[[words.index(word) for word in table.words]])
         assert table.origin.broken_lines == 0
+
+
+#: tokens that gensim writes, whose parts are words too
+SPACED = [
+    " ",
+    "  ",
+    "a ",
+    " a",
+    "a b",
+    "a  b",
+    "- -",
+    ". .",
+    "— —",
+    "à la",
+    "x 1",
+    "1999 2000",
+    "the end",
+    "日本 語",
+    " \n",
+    "a\tb c",
+]
+#: kind of numbers -> the numbers that a row is made of
+SIZES = {
+    "usual": lambda m, g: m,
+    "halves": lambda m, g: (m / 20).astype(np.float16).astype(np.float32),
+    "zeros": lambda m, g: m * (g.random((len(m), 1)) < 0.6),
+    "huge": lambda m, g: m * 1e30,
+    "tiny": lambda m, g: m * 1e-30,
+    "any": lambda m, g: np.sign(m) * 10 ** g.uniform(-38, 38, m.shape),
+    "equal": lambda m, g: np.broadcast_to(10 ** g.uniform(-30, 30, (len(m), 1)), m.shape),
+}
+
+
+@pytest.mark.parametrize("dim", [2, 10, 50, 300])
+@pytest.mark.parametrize("size", SIZES)
+def test_tokens_with_spaces_have_their_own_rows_or_the_file_is_refused(tmp_path, size, dim):
+    messages: list[str] = []
+    for seed in range(12):
+        generator = np.random.default_rng(seed)
+        words = ["a", "-", ".", "—", "the", "x", "1", "=a", ":)", ")", *(f"w{row}" for row in range(8))]
+        for token in generator.choice(SPACED, 3, replace=False).tolist():
+            place = (0, len(words), int(generator.integers(len(words))))[seed % 3]
+            words.insert(place, token)
+        matrix = SIZES[size](generator.normal(0, 0.3, (len(words), dim)), generator).astype(np.float32)
+        path = write(tmp_path / "v.bin", word2vec(words, matrix, b"\n" if seed % 4 == 0 else b""))
+        try:
+            table = open_vectors(path, "word2vec_bin").read(None if seed % 2 else Wanted.words(words))
+        except VectorFileError as error:
+            if dim < 16 or size in ("huge", "tiny", "any", "equal"):
+                messages.append(str(error))
+                continue
+            raise
+        assert table.words == words
+        np.testing.assert_array_equal(table.matrix.view(np.uint32), matrix.view(np.uint32))
+    assert all("binary=False" in message for message in messages)
 
 
 @pytest.mark.parametrize("options", [{"version": 11, "model": 3}, {"maxn": 0, "bucket": 0}, {"bucket": 0}])

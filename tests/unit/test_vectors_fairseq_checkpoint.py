@@ -5,8 +5,10 @@ Oracles: fairseq's own Dictionary, the state dict that was saved.
 
 import collections
 import re
+import sys
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import omegaconf
@@ -128,6 +130,44 @@ def test_table_and_dictionary_must_fit(tmp_path, task, fitting):
             np.testing.assert_array_equal(source.read().specials["mask"], matrix[8])
 
 
+@pytest.mark.parametrize(
+    ("task", "options", "appended", "refused"),
+    [
+        ("translation_from_pretrained_bart", {"langs": "en_XX,de_DE"}, 3, (1, 2, 4, 5)),
+        ("multilingual_denoising", {"langs": "en_XX,de_DE", "add_lang_token": True}, 3, (2, 4)),
+        ("multilingual_denoising", {"langs": "en_XX,de_DE", "add_lang_token": False}, 1, (2, 3)),
+        ("multilingual_language_modeling", {"langs": "en,de", "add_bos_token": True}, 2, (1, 3)),
+        ("online_backtranslation", {"mono_langs": "en,de"}, 3, (2, 4)),
+        *(
+            (task, {"lang_pairs": pairs, "encoder_langtok": source, "decoder_langtok": False}, tags, (tags + 1,))
+            for task in ("multilingual_translation", "semisupervised_translation")
+            for pairs in ("de-en,fr-en", ["de-en", "fr-en"])
+            for source, tags in (("src", 3), (None, 0))
+        ),
+        ("translation_multi_simple_epoch", {"langs": ["en", "de"]}, 2, (3, 4, 6)),
+        ("translation_multi_simple_epoch", {"langs": "en,de", "lang_tok_style": "mbart"}, 3, (4, 5)),
+        ("translation_multi_simple_epoch", {"langs": "en,de", "add_data_source_prefix_tags": True}, 5, (6, 7)),
+    ],
+)
+def test_a_lost_line_of_the_dictionary_is_not_taken_for_a_tag(tmp_path, task, options, appended, refused):
+    """fairseq's tasks append these symbols after the lines of the dictionary."""
+    write_dictionary(tmp_path, SYMBOLS)
+
+    def source(rows: int) -> FairseqCheckpoint:
+        matrix = table(4 + len(SYMBOLS) + rows)
+        return FairseqCheckpoint(save_checkpoint(tmp_path, {ENCODER: matrix}, Namespace(task=task, **options)))
+
+    assert source(appended).read().words == SYMBOLS
+    for rows in refused:
+        with pytest.raises(CheckpointError, match=f"{task}.*put the dictionary"):
+            source(rows).read()
+    if "prefix" not in str(options) and "simple" in task:  # NLLB's fairseq has three tags more
+        assert source(appended + 3).read().words == SYMBOLS
+    write_dictionary(tmp_path, [*SYMBOLS, "<mask>", "[en_XX]"])
+    if task.endswith("bart"):  # these are not appended
+        assert source(appended).read().words == [*SYMBOLS, "[en_XX]"]
+
+
 # ---- files that torch refuses
 
 
@@ -166,6 +206,13 @@ def test_objects_are_not_executed_whatever_others_allow(tmp_path, zipped):
                 load_checkpoint(saved(tmp_path / "c.pt", zipped, extra_state=value))
             assert np.ndarray in torch.serialization.get_safe_globals()
     assert {*torch.serialization.get_safe_globals()} == before
+    muse = type("Dictionary", (), {"__module__": "src.dictionary"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "src", SimpleNamespace())
+        patch.setitem(sys.modules, "src.dictionary", SimpleNamespace(Dictionary=muse))
+        saved(tmp_path / "c.pt", zipped, dico=muse())
+    with pytest.raises(CheckpointError, match=r"MUSE.*--export txt.*add_safe_globals"):
+        open_vectors(tmp_path / "c.pt", "fairseq")
     assert not (tmp_path / "executed").exists()
 
 

@@ -329,6 +329,7 @@ def test_an_added_token_does_not_take_another_tokens_row(tmp_path):
         ("ByT5Tokenizer", None, {"model_type": "t5"}),
         ("BertTokenizer", None, {"model_type": "bert"}),  # transformers 5 makes a small vocabulary up
         ("XLNetTokenizer", wordpiece, {"model_type": "xlnet"}),
+        ("TikTokenTokenizer", None, {}),  # a class of the folder's own code
         (None, lambda folder: write_json(folder, vocab={"the": 0, "house": 1}), {}),
         (None, None, {"auto_map": {"AutoTokenizer": ["own.Own", None]}, "model_type": "own"}),
     ],
