@@ -1,37 +1,30 @@
 """Compare the bound of `embinit expand-vocab` with simpler ones and with the measured KL(old || new), by new words.
 
     python benchmarks/bound.py --checkpoint C.pt --dict dict.txt --words new.txt --vectors FILE --text valid.txt \
-        --output bound.png
+        >docs/results/records/bound.csv
 
 new.txt has a word and its subwords per line (word<TAB>subword subword); the first k of them are added. --vectors has
-old and new words. --text is segmented for dict.txt (translation: SOURCE TARGET). Prints one JSON object per expansion,
-and draws a panel for each method. Every expansion is a call of the command with --verify.
+old and new words. --text is segmented for dict.txt (translation: SOURCE TARGET). Prints a CSV row per expansion,
+which `scripts/findings.py` draws. Every expansion is a call of the command with --verify.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
 import io
 import json
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq import figures
 from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.cli.main import main as embinit
 
 METHODS = ("avg", "subword", "focus")
-#: value of a record -> (label, colour, style)
-LINES = {
-    "separate": ("words one by one", "0.6", ":"),
-    "uniform": ("uniform p", "0.4", "--"),
-    "limit": ("the bound", "tab:red", "-"),
-    "max": ("largest measured", "tab:blue", "o-"),
-    "mean": ("mean measured", "tab:blue", "o:"),
-}
 
 
 def expansions(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
@@ -60,36 +53,22 @@ def expansions(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any
             yield {"method": method, "k": k, "n": record["n"], "status": status, **record["bounds"], **numbers}
 
 
-def draw(rows: list[dict[str, Any]], path: str) -> None:
-    """Draw a panel for each method: KL in nats by the number of new words, both logarithmic."""
-    figure, panels = figures.new_figure(len(METHODS), 1)
-    for axes, method in zip(panels, METHODS):
-        chosen = [row for row in rows if row["method"] == method]
-        for name, (label, colour, style) in LINES.items():
-            values = [row[name] for row in chosen]
-            axes.plot([row["k"] for row in chosen], values, style, color=colour, label=label, linewidth=1, markersize=3)
-        axes.set(xscale="log", yscale="log", xlabel="new words", title=method)
-        axes.set_ylim(0.5 * min(row["mean"] for row in rows), 2 * max(row["separate"] for row in rows))
-    panels[0].set_ylabel("KL(old || new) in nats")
-    panels[0].legend(fontsize=7, frameon=False)
-    figures.save(figure, path)
-
-
 def main() -> None:
-    """Measure, print and draw."""
+    """Measure and print."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("checkpoint", "dict", "words", "vectors", "output"):
+    for name in ("checkpoint", "dict", "words", "vectors"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--text", nargs="+", required=True)
     parser.add_argument("--counts", nargs="+", type=int, default=[1, 3, 10, 30, 100], help="numbers of new words")
     args = parser.parse_args()
-    figures.check_output(args.output)
-    rows = []
+    writer = None
     with tempfile.TemporaryDirectory() as folder:
         for row in expansions(args, Path(folder)):
-            print(json.dumps(row), flush=True)
-            rows.append(row)
-    draw(rows, args.output)
+            if writer is None:
+                writer = csv.DictWriter(sys.stdout, list(row), lineterminator="\n")
+                writer.writeheader()
+            writer.writerow(row)
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

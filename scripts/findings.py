@@ -12,7 +12,9 @@ import csv
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import matplotlib
@@ -22,8 +24,8 @@ from records import best_epoch, read
 
 from embinit_fairseq.arguments import ArgumentParser
 
-#: a colour means the same on all figures: dots of single runs; what is compared with
-DOTS, BASELINE = "#000000", "0.45"
+#: what the others are compared with; a colour means the same on all figures
+BASELINE = "0.45"
 #: initialisation -> name for readers, colour and line, in the order of the figure; dashed: not at Xavier's scale
 INITIALISATIONS = {
     "none": ("fairseq's own", "#000000", "--"),
@@ -33,28 +35,40 @@ INITIALISATIONS = {
     "pretrained": ("pretrained (raw)", "#332288", "--"),
     "shuffled": ("shuffled (raw)", "#aa4499", "--"),
 }
-#: use of position encodings -> colour
-POSITIONS = {"added": "#0072b2", "absent": "#d55e00", "untied": "#009e73"}
+#: absolute positions, as the records call them -> name for readers, colour
+POSITIONS = {"added": ("added", "#0072b2"), "absent": ("no positions", "#d55e00"), "untied": ("untied", "#009e73")}
+#: masked language model -> name for readers, its absolute positions
+MASKED = {
+    **{"bert_nope": ("no positions", "absent"), "bert_a": ("BERT-A", "added"), "bert_ad": ("BERT-A^d", "added")},
+    **{"bert_alibi": ("ALiBi", "absent"), "tupe_a": ("TUPE-A", "untied"), "bert_r": ("BERT-R", "added")},
+    **{"tupe_r": ("TUPE-R", "untied"), "bert_rope": ("RoPE", "absent"), "tupe_a_rope": ("TUPE-A + RoPE", "untied")},
+}
+#: translation model with one or two sets of vectors -> vectors, colour
+DUO = {
+    "transformer": ("one set of vectors", BASELINE),
+    "transformer_concat": ("two sets in one stream", "#882255"),
+    "duo_stream_decoder": ("one set, one learned", "#c2b94f"),
+    "duo_two_sets": ("two sets", "#66620f"),
+}
 #: method of new words -> colour
-METHODS = {"subword": "#cc79a7", "zeros": "#e69f00", "avg": "#56b4e9", "none": BASELINE}
-#: inches
-PAGE_WIDTH = 8.4
+METHODS = {"subword": "#cc79a7", "zeros": "#e69f00", "avg": "#56b4e9", "focus": "#44aa99", "none": BASELINE}
 
 
 def initialisations_by_rate(records: Path) -> Figure:
     """Draw the lowest validation loss of the initialisations, at the paper's learning rate and at 2.5 times it."""
-    figure, axes = panels(2)
-    titles = {
-        "table1-full": "learning rate 2e-4 (three seeds)",
-        "table1-full-rates": "learning rate 5e-4 (one seed)",
+    rates = {  # record -> title, limits of the loss
+        "table1-full": ("learning rate 2e-4, three seeds", (2.32, 2.71)),
+        "table1-full-rates": ("learning rate 5e-4, one seed", (2.32, 2.51)),
     }
-    for panel, (file, title) in zip(axes, titles.items()):
+    figure, axes = panels(2, widths=[high - low for _, (low, high) in rates.values()])  # one scale for both
+    for panel, (file, (title, losses_shown)) in zip(axes, rates.items()):
         losses = defaultdict(list)
         for run in read(records / f"{file}.csv"):
             losses[run["init"]].append(best_epoch(run)["valid_loss"])
-        rows = {name: losses[init] for init, (name, _, _) in INITIALISATIONS.items() if init in losses}
+        rows = [(name, colour, losses[init]) for init, (name, colour, _) in INITIALISATIONS.items()]
         draw_dots(panel, rows, losses["xavier"])
-        panel.set(title=title, xlabel="validation loss (bits per token)", xlim=(2.32, 2.71))
+        panel.set(title=title, xlabel="validation loss (bits per token)", xlim=losses_shown)
+    axes[1].set_yticklabels([])
     return figure
 
 
@@ -70,7 +84,7 @@ def initialisations_by_epoch(records: Path) -> Figure:
         for init, (name, colour, style) in INITIALISATIONS.items():
             draw_means(panel, values[init], colour, name, style)
         panel.set(xlabel="epoch", ylabel=label)
-    axes[0].legend(frameon=False)
+    axes[0].legend(title="a dot per training, lines: means", frameon=False)
     return figure
 
 
@@ -80,17 +94,17 @@ def scale(records: Path) -> Figure:
     inits = sorted({run["init"] for run in runs})
     figure, axes = panels(len(inits))
     for panel, init in zip(axes, inits):
-        for positions, colour in POSITIONS.items():
+        for positions, (name, colour) in POSITIONS.items():
             losses = defaultdict(list)
             for run in runs:
                 if (run["init"], run["positions"]) == (init, positions):
                     losses[float(run["sigma"].removesuffix("x"))].append(best_epoch(run)["valid_loss"])
-            draw_means(panel, losses, colour, positions)
+            draw_means(panel, losses, colour, name)
         panel.set_xscale("log", base=2)
-        panel.set_xticks([0.125, 0.5, 1, 2, 8], ["1/8", "1/2", "1", "2", "8"], minor=False)
+        panel.set_xticks(sorted(losses), [str(Fraction(sigma)) for sigma in sorted(losses)], minor=False)
         panel.set(title=init, xlabel="sigma of the embeddings / Xavier's", ylim=(2.55, 3.6))
     axes[0].set(ylabel="validation loss (bits per token)")
-    axes[-1].legend(title="positions", frameon=False)
+    axes[-1].legend(title="positions (one seed)", frameon=False)
     return figure
 
 
@@ -98,146 +112,161 @@ def learning_rate(records: Path) -> Figure:
     """Draw the lowest loss at Xavier's scale and at eight times it, against the learning rate, by positions."""
     figure, axes = panels(len(POSITIONS))
     runs = [{"rate": "5e-4", **run} for run in read(records / "scale-small.csv")] + read(records / "scale-rates.csv")
-    for panel, (positions, colour) in zip(axes, POSITIONS.items()):
-        for sigma, style in (("8x", "o-"), ("1x", "o--")):
+    for panel, (positions, (name, colour)) in zip(axes, POSITIONS.items()):
+        for sigma, style, label in (("8x", "-", "8 times Xavier's scale"), ("1x", "--", "Xavier's scale")):
             losses = defaultdict(list)
             for run in runs:
                 if (run["init"], run["positions"], run["sigma"]) == ("xavier", positions, sigma):
                     losses[float(run["rate"])].append(best_epoch(run)["valid_loss"])
-            draw_means(panel, losses, colour, {"8x": "8 times Xavier's scale", "1x": "Xavier's scale"}[sigma], style)
+            draw_means(panel, losses, colour, label, style)
         panel.set_xscale("log")
-        panel.set_xticks([5e-4, 1e-3, 2e-3, 4e-3], ["5e-4", "1e-3", "2e-3", "4e-3"], minor=False)
+        panel.set_xticks(sorted(losses), [f"{rate:.0e}".replace("e-0", "e-") for rate in sorted(losses)], minor=False)
         panel.minorticks_off()
-        panel.set(title=f"positions {positions}", xlabel="learning rate", xlim=(4e-4, 5e-3), ylim=(2.35, 3.6))
-        panel.legend(frameon=False)
+        panel.set(
+            title=name if positions == "absent" else f"positions {name}",
+            xlabel="learning rate",
+            xlim=(4e-4, 5e-3),
+            ylim=(2.35, 3.6),
+        )
+        panel.legend(title="a dot per training", frameon=False, loc="upper right")
     axes[0].set(ylabel="validation loss (bits per token)")
     return figure
 
 
 def masked_language_models(records: Path) -> Figure:
     """Draw the loss of masked language models after 6,000 updates, one dot per training, at two learning rates."""
-    names = {
-        **{"bert_nope": "no positions", "bert_a": "BERT-A", "bert_ad": "BERT-A^d", "bert_alibi": "ALiBi"},
-        **{"tupe_a": "TUPE-A", "bert_r": "BERT-R", "tupe_r": "TUPE-R", "bert_rope": "RoPE"},
-        "tupe_a_rope": "TUPE-A + RoPE",
-    }
     figure, axes = panels(2)
     losses = defaultdict(list)
     for run in read(records / "tupe-rates.csv"):
         if run["warmup"] == "600" and run["epochs"][-1]["updates"] == 6000:
             losses[run["lr"], run["model"]].append(best_epoch(run)["valid_loss"])
     for panel, rate in zip(axes, ("1e-3", "2e-3")):
-        draw_dots(panel, {name: losses[rate, model] for model, name in names.items()})
+        rows = [(name, POSITIONS[positions][1], losses[rate, model]) for model, (name, positions) in MASKED.items()]
+        draw_dots(panel, rows)
         panel.set(title=f"learning rate {rate}", xlabel="validation loss (bits per masked token)", xlim=(6.2, 9))
+    for name, colour in POSITIONS.values():
+        axes[1].plot([], [], "o", color=colour, markersize=5, label=name.replace("no positions", "none"))
+    axes[1].legend(title="absolute positions", frameon=False, loc="upper left")
     return figure
 
 
-def duo(records: Path, file: str = "duo-small-rates", rate: str = ".2e-3", highest: float = 4.2) -> Figure:
-    """Draw validation loss per epoch and per processor second: Duo, a transformer, one stream with both sets."""
-    names = {
-        "transformer": ("transformer, one set of vectors", BASELINE),
-        "transformer_concat": ("transformer, both sets in one stream", "#009e73"),
-        "duo_stream_decoder": ("Duo, one set of vectors", "#e69f00"),
-        "duo_two_sets": ("Duo, both sets", "#d55e00"),
-    }
+def duo(records: Path, file: str = "duo-small-rates", rate: str = "2e-3", highest: float = 4.2) -> Figure:
+    """Draw validation loss per epoch and, of the runs of one revision, per processor second: Duo and transformers."""
     figure, axes = panels(2)
-    runs = {run["run"]: run["epochs"] for run in read(records / f"{file}.csv")}
-    for panel, column, label in zip(axes, ("epoch", "cpu_s"), ("epoch", "CPU seconds")):
-        for model, (name, colour) in names.items():
-            for seed, style in ((1, "o-"), (2, "o--")):
-                epochs = runs.get(f"{model}.0.1{rate}.seed{seed}", [])
-                points = [epoch[column] for epoch in epochs], [epoch["valid_loss"] for epoch in epochs]
-                panel.plot(*points, style, color=colour, markersize=3, label=name if seed == 1 else None)
-        panel.set(xlabel=label, ylabel="validation loss (bits per token)", ylim=(2.3, highest))
+    runs = {(run["model"], run["seed"]): run for run in read(records / f"{file}.csv") if run["dropout"] == "0.1"}
+    for (model, (vectors, colour)), (seed, style) in product(DUO.items(), {"1": "o-", "2": "o--"}.items()):
+        if run := runs.get((model, seed)):
+            losses = [epoch["valid_loss"] for epoch in run["epochs"]]
+            line = partial(Axes.plot, color=colour, markersize=3, label=f"{model}: {vectors}" if seed == "1" else None)
+            line(axes[0], [epoch["epoch"] for epoch in run["epochs"]], losses, style)
+            if run["revision"] == runs["transformer", "1"]["revision"]:
+                line(axes[1], [epoch["cpu_s"] for epoch in run["epochs"]], losses, style)
+    axes[0].set(title=f"learning rate {rate}; solid: seed 1, dashed: seed 2", xlabel="epoch")
+    axes[1].set(title=f"learning rate {rate}, runs of one revision", xlabel="CPU seconds")
+    for panel in axes:
+        panel.set(ylabel="validation loss (bits per token)", ylim=(2.3, highest))
     axes[0].legend(frameon=False)
     return figure
 
 
 def new_words(records: Path) -> Figure:
     """Draw perplexity after adding words, and the probability of all new words before and after a shift of logits."""
-    rows = adaptations(records)
+    rows = rows_of(records / "books.csv")
     figure, (left, right) = panels(2)
-    draw_perplexities(left, rows, "word_ppl", (450, 600, 800, 1000))
-    left.set(ylabel="perplexity per word")
+    draw_perplexities(left, rows, "word_ppl", "perplexity per word", (450, 600, 800, 1000))
     left.legend(frameon=False)
-    levels = (
-        ("three_models", "lm1/{}.seed1", "as trained (log Z = 8.7)", ""),
-        ("shifted", "{}.seed1", "all logits lowered by 20", "///"),
-    )
     methods = ("subword", "zeros", "avg")
-    starts = {(row["experiment"], row["run"]): row for row in rows if row["updates"] == "0"}
-    for number, (experiment, run, label, hatch) in enumerate(levels):
-        shares = [float(starts[experiment, run.format(method)]["kl_new_words_probability"]) for method in methods]
-        places = [place + 0.4 * number for place in range(3)]
-        colours = [METHODS[method] for method in methods]
-        right.bar(places, shares, 0.38, color=colours, hatch=hatch, edgecolor="white")
+    shares = {(row["experiment"], row["run"]): row["kl_new_words_probability"] for row in rows if row["updates"] == "0"}
+    trained = ("three_models", "lm1/", "as trained (log Z = 8.7)", "")
+    lowered = ("shifted", "", "all logits lowered by 20", "///")
+    for number, (experiment, model, label, hatch) in enumerate((trained, lowered)):
         right.bar([0], [0], color=BASELINE, hatch=hatch, edgecolor="white", label=label)  # for the legend alone
-        for place, share in zip(places, shares):
-            right.text(place, share * 0.85, f"{100 * share:.3g} %", ha="center", va="top", fontsize=7)
+        for place, method in enumerate(methods):
+            x, share = place + 0.4 * number, float(shares[experiment, f"{model}{method}.seed1"])
+            right.bar(x, share, 0.38, color=METHODS[method], hatch=hatch, edgecolor="white")
+            percent = float(f"{100 * share:.2g}")  # two digits, as on the pages
+            right.text(x, share * 1.05, f"{percent:g} %", ha="center", va="bottom", fontsize=7)
     right.set_xticks([0.2, 1.2, 2.2], methods)
-    right.set(ylabel="probability of all new words (0 to 1)", yscale="log", ylim=(5e-4, 1))
+    right.set(ylabel="probability of all new words (0 to 1)", yscale="log", ylim=(5e-4, 2))
     right.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
     return figure
 
 
 def old_and_new_words(records: Path) -> Figure:
     """Draw the perplexities of the other words and of the new ones while a model learns a new domain."""
-    rows = adaptations(records)
     figure, (left, right) = panels(2)
-    draw_perplexities(left, rows, "other_ppl", (450, 500, 600, 800))
-    draw_perplexities(right, rows, "new_ppl", (1000, 3000, 10000, 30000))
-    left.set(ylabel="perplexity of the other words")
-    right.set(ylabel="perplexity of the new words")
+    rows = rows_of(records / "books.csv")
+    draw_perplexities(left, rows, "other_ppl", "perplexity of the other words", (450, 500, 600, 800))
+    draw_perplexities(right, rows, "new_ppl", "perplexity of the new words", (1000, 3000, 10000, 30000))
     right.legend(frameon=False)
     return figure
 
 
-def adaptations(records: Path) -> list[dict[str, str]]:
-    """Return the rows of the record of language models with new words."""
-    with open(records / "books.csv", encoding="utf-8", newline="") as file:
+def bounds(records: Path) -> Figure:
+    """Draw the measured KL(old || new), its bound and two simpler bounds against the number of new words."""
+    rows = rows_of(records / "bound.csv")
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    figure, axes = panels(len(methods))
+    for panel, method in zip(axes, methods):
+        names = {"separate": "separate", "uniform": "uniform", "limit": "the bound"}
+        names.update(max="largest measured", mean="mean measured")
+        colours = [BASELINE, BASELINE, "#000000", METHODS[method], METHODS[method]]
+        for (column, name), colour, style in zip(names.items(), colours, (":", "--", "-", "o-", "o:")):
+            points = [(int(row["k"]), float(row[column])) for row in rows if row["method"] == method]
+            panel.plot(*zip(*points), style, color=colour, markersize=3, label=name)
+        panel.set(title=method, xlabel="new words", xscale="log", yscale="log", ylim=(2e-5, 10))
+        panel.set_xticks([1, 10, 100], ["1", "10", "100"])
+    axes[0].set(ylabel="KL(old || new) in nats")
+    axes[0].legend(frameon=False)
+    return figure
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file."""
+    with open(path, encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
-def draw_perplexities(axes: Axes, rows: list[dict[str, str]], column: str, ticks: Sequence[int]) -> None:
+def draw_perplexities(axes: Axes, rows: list[dict[str, str]], column: str, name: str, ticks: Sequence[int]) -> None:
     """Draw the mean perplexity of three models after the first updates, a line per method."""
     for method, colour in METHODS.items():
         perplexities = defaultdict(list)
         for row in rows:
             if (row["experiment"], row["method"]) == ("three_models", method):
                 perplexities[int(row["updates"])].append(float(row[column]))
-        updates = sorted(perplexities)[1:]
-        means = [statistics.mean(perplexities[update]) for update in updates]
-        axes.plot(updates, means, color=colour, label={"none": "no new words"}.get(method, method))
-    axes.set(xlabel="updates on the new domain", yscale="log")
+        if updates := sorted(perplexities)[1:]:
+            means = [statistics.mean(perplexities[update]) for update in updates]
+            axes.plot(updates, means, color=colour, label={"none": "no new words"}.get(method, method))
+    axes.set(title="mean of three models", xlabel="updates on the new domain", ylabel=name, yscale="log")
     axes.set_yticks(ticks, [f"{tick:,}" for tick in ticks], minor=False)
     axes.minorticks_off()
 
 
-def panels(count: int) -> tuple[Figure, list[Axes]]:
-    """Return a figure of the page's width with `count` panels next to each other."""
-    figure = Figure(figsize=(PAGE_WIDTH, 2.9), layout="constrained")
-    axes = list(figure.subplots(1, count, squeeze=False).flat)
+def panels(count: int, widths: Sequence[float] | None = None) -> tuple[Figure, list[Axes]]:
+    """Return a figure of the page's width, 8.4 inches, with `count` panels next to each other."""
+    figure = Figure(figsize=(8.4, 2.9), layout="constrained")
+    axes = list(figure.subplots(1, count, squeeze=False, width_ratios=widths).flat)
     for panel in axes:
         panel.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 
-def draw_dots(axes: Axes, values: dict[str, Sequence[float]], reference: Iterable[float] = ()) -> None:
-    """Draw a row of dots per name, from top to bottom, and the mean of `reference` as a vertical line."""
-    for place, numbers in enumerate(reversed(values.values())):
-        axes.plot(numbers, [place] * len(numbers), "o", color=DOTS, markersize=5, alpha=0.75)
+def draw_dots(axes: Axes, rows: Sequence[tuple[str, str, Sequence[float]]], reference: Iterable[float] = ()) -> None:
+    """Draw a row of dots per (name, colour, values), from top to bottom, and the mean of `reference` as a line."""
+    for place, (_, colour, values) in enumerate(rows):
+        axes.plot(values, [place] * len(values), "o", color=colour, markersize=5, alpha=0.75)
     if reference:
         axes.axvline(statistics.mean(reference), color=BASELINE, linewidth=0.8, zorder=0)
-    axes.set_yticks(range(len(values)), list(reversed(values)))
-    axes.set_ylim(-0.6, len(values) - 0.4)
+    axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
 
 
-def draw_means(axes: Axes, values: dict[float, list[float]], colour: str, label: str, style: str = "o-") -> None:
-    """Draw a line through the means of the values at each place, and the values as points."""
+def draw_means(axes: Axes, values: dict[float, list[float]], colour: str, label: str, style: str = "-") -> None:
+    """Draw a line through the means of the values at each place, and a dot per value."""
     places = sorted(values)
     axes.plot(places, [statistics.mean(values[place]) for place in places], style, color=colour, label=label)
     for place in places:
-        axes.plot([place] * len(values[place]), values[place], ".", color=colour, markersize=4)
+        axes.plot([place] * len(values[place]), values[place], "o", color=colour, markersize=3)
 
 
 #: name of the PNG file -> function that draws it
@@ -248,9 +277,10 @@ FIGURES: dict[str, Callable[[Path], Figure]] = {
     "finding_learning_rate": learning_rate,
     "finding_positions": masked_language_models,
     "finding_duo": duo,
-    "duo_multi30k": partial(duo, file="duo-small", rate="", highest=5.3),
+    "duo_multi30k": partial(duo, file="duo-small", rate="5e-4", highest=5.3),
     "finding_new_words": new_words,
     "expansion_books": old_and_new_words,
+    "../bound": bounds,
 }
 
 

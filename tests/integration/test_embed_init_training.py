@@ -160,7 +160,7 @@ def test_hydra_submits_a_training_from_a_file(toy_translation, vectors, tmp_path
     The job is a process of its own, in which neither fairseq nor the plugin has been imported.
     """
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="hydra-submitit-launcher is not installed")
-    example = (REPOSITORY / "examples" / "hydra" / "translation.yaml").read_text()
+    example = (REPOSITORY / "examples" / "hydra" / "from_vectors.yaml").read_text()
     named = example.replace("common:", f"common:\n  user_dir: {REPOSITORY}/embinit_fairseq")
     (tmp_path / "small.yaml").write_text(named)
     sizes = {"embed_dim": 8, "ffn_embed_dim": 8, "layers": 1, "attention_heads": 2}
