@@ -1,9 +1,9 @@
-"""Recompute the numbers that README and docs/results/README.md claim from the records, and look for them there.
+"""Recompute the numbers that README and the pages of results claim from the records, and look for them there.
 
-    python scripts/claims.py docs/results/records README.md docs/results/README.md
+    python scripts/claims.py .
 
-Prints each claim that a page should have in these words and does not, and ends with status 1 if there is one. The suite
-calls it.
+Prints each claim and each row of a table that a page should have in these words and does not, and ends with status 1 if
+there is one. The suite calls it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,21 @@ import argparse
 import csv
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from records import best_epoch, interval, read
+from records import best_epoch, cell, interval, read
 
 from embinit_fairseq.arguments import ArgumentParser
 
-#: the pages that have a claim, as places in the arguments
-README, FINDINGS, BOTH = (0,), (1,), (0, 1)
+#: the pages that have a claim; folder of the records
+README, FINDINGS = ("README.md",), ("docs/results/README.md",)
+BOTH = README + FINDINGS
+MULTI30K, SCALE, MLM, DUO, EXPANSION, TRANSFER = (
+    (f"docs/results/{name}.md",) for name in "multi30k scale mlm duo_multi30k expansion transfer".split()
+)
+RECORDS = "docs/results/records"
 Claim = tuple[str, tuple[int, ...]]
 Losses = dict[tuple[str, ...], dict[str, Any]]
 
@@ -34,6 +39,26 @@ def runs_by(path: Path, *columns: str) -> Losses:
 def loss(run: dict[str, Any], last: int | None = None) -> float:
     """Return the lowest validation loss of a run, of the first `last` epochs."""
     return best_epoch(run, last)["valid_loss"]
+
+
+def line(*cells: str) -> str:
+    """Return a row of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def number(run: dict[str, Any], name: str, digits: int) -> str:
+    """Return a fact of a run, rounded."""
+    return f"{float(run[name]):.{digits}f}"
+
+
+def losses(runs: Iterable[dict[str, Any]]) -> str:
+    """Return the lowest validation losses of runs, `-` if there is no run."""
+    return ", ".join(f"{loss(run):.3f}" for run in runs) or "-"
+
+
+def around(differences: Sequence[float], digits: int, sign: str = "") -> str:
+    """Return the mean of differences and half its 95 % interval, as `mean ± half`."""
+    return f"{statistics.mean(differences):{sign}.{digits}f} ± {interval(differences) or 0:.{digits}f}"
 
 
 def spread(differences: Sequence[float], digits: int) -> str:
@@ -64,13 +89,30 @@ def initialisations(records: Path) -> Iterator[Claim]:
     def differences(values: dict[str, list[float]], first: str, second: str) -> list[float]:
         return [a - b for a, b in zip(values[first], values[second])]
 
+    titles = {"none": "fairseq's own, N(0, 1/D)", "shuffled_xavier": "shuffled at Xavier's scale"}
+    titles |= {"xavier": "xavier", "pretrained_xavier": "pretrained_xavier"}
+    titles |= {"pretrained": "pretrained (raw)", "shuffled": "shuffled (raw)"}
+    for init, title in titles.items():
+        train = statistics.mean(runs[init, seed]["epochs"][7]["train_loss"] for seed in "123")
+        brevity = statistics.mean(float(runs[init, seed]["brevity"]) for seed in "123")
+        against = "" if init == "xavier" else around(differences(bleu, init, "xavier"), 2, "+")
+        yield line(title, cell(bits[init], 3), f"{train:.3f}", cell(bleu[init], 1), f"{brevity:.3f}", against), MULTI30K
+        if (init,) in higher:
+            facts = number(higher[(init,)], "bleu", 1), number(higher[(init,)], "brevity", 3)
+            yield line(title.split(",")[0], losses([higher[(init,)]]), *facts), MULTI30K
+    content = differences(bleu, "pretrained_xavier", "shuffled_xavier")
+    yield f"{around(content, 2)} BLEU at Xavier's scale", MULTI30K
+    content = differences(bits, "shuffled", "pretrained")
+    yield f"{around(differences(bleu, 'pretrained', 'shuffled'), 2, '+')} raw ({around(content, 3)} bits)", MULTI30K
     lost = differences(bleu, "xavier", "pretrained")
-    yield f"lose {statistics.mean(lost):.1f} BLEU to Xavier's", BOTH
+    yield f"lose {statistics.mean(lost):.1f} BLEU to Xavier's", BOTH + MULTI30K
     yield f"(95 % interval {spread(lost, 1)}", BOTH
     gained = differences(bleu, "pretrained_xavier", "xavier")
     yield f"gain {statistics.mean(gained):.2f} ({spread(gained, 2)})", BOTH
     content = differences(bleu, "pretrained_xavier", "shuffled_xavier")
     yield f"{-statistics.mean(content):.2f} less ({spread(content, 2)})", FINDINGS
+    gained = differences(bleu, "shuffled_xavier", "xavier")
+    yield f"gain {statistics.mean(gained):.2f} ({spread(gained, 2)})", FINDINGS
     content = differences(bits, "shuffled", "pretrained")
     yield f"{statistics.mean(content):.3f} bits ({spread(content, 2)})", FINDINGS
     bits_lost = statistics.mean(differences(bits, "pretrained", "xavier"))
@@ -84,36 +126,69 @@ def initialisations(records: Path) -> Iterator[Claim]:
 
 
 def scale(records: Path) -> Iterator[Claim]:
-    """Yield what large random embeddings and raw vectors cost, by rate and by treatment of the positions."""
+    """Yield what large random embeddings cost, by rate and by treatment of the positions."""
     runs = runs_by(records / "scale-small.csv", "init", "sigma", "positions", "seed")
     costs = {}
     for (init, sigma, positions, seed), run in runs.items():
         if (init, sigma) == ("xavier", "8x") and (init, "1x", positions, seed) in runs:
             costs[positions, seed] = loss(run) - loss(runs[init, "1x", positions, seed])
+    for title, sigma in (("1/8", "0.125x"), ("1", "1x"), ("8", "8x")):
+        of_sigma = [runs["xavier", sigma, positions, "1"] for positions in ("added", "absent", "untied")]
+        ratio = ", ".join(number(of_sigma[0], f"absorption_{side}", 2) for side in ("encoder", "decoder"))
+        yield line(title, ratio, *(losses([run]) for run in of_sigma)), SCALE
+    with_vectors = [
+        loss(runs["pretrained_xavier", "8x", positions, "1"]) - loss(runs["pretrained_xavier", "1x", positions, "1"])
+        for positions in ("added", "absent", "untied")
+    ]
+    added = f"{costs['added', '1']:.3f}, {costs['added', '2']:.3f}"
+    yield line("5e-4", added, f"{costs['absent', '1']:.3f}", f"{costs['untied', '1']:.3f}"), SCALE
+    yield line("5e-4, with vectors (`pretrained_xavier`)", *(f"{cost:.3f}" for cost in with_vectors)), SCALE
     yield f"cost {min(costs.values()):.2f} to {max(costs.values()):.2f} bits at a rate of 5e-4", FINDINGS
     runs = runs_by(records / "scale-rates.csv", "sigma", "positions", "rate", "seed")
-    left: dict[str, list[float]] = {}
+    left: dict[tuple[str, str], list[float]] = {}
     for (sigma, positions, rate, seed), run in runs.items():
-        if (sigma, rate) == ("8x", "2e-3"):
-            left.setdefault(positions, []).append(loss(run) - loss(runs["1x", positions, rate, seed]))
-    added, others = statistics.mean(left["added"]), [*left["absent"], *left["untied"]]
-    yield f"{added:.2f} bits with added positions and {min(others):.2f} to {max(others):.2f} without", FINDINGS
-    shares = sorted(1 - statistics.mean(left[name]) / added for name in ("absent", "untied"))
-    yield f"{100 * shares[0]:.0f} to {100 * shares[1]:.0f} % of what is left", FINDINGS
+        if sigma == "8x":
+            left.setdefault((rate, positions), []).append(loss(run) - loss(runs["1x", positions, rate, seed]))
+    for title, rate in (("1e-3", "1e-3"), ("2e-3", "2e-3"), ("4e-3, Xavier's model worse by 0.2 bits", "4e-3")):
+        kinds = [left.get((rate, positions), []) for positions in ("added", "absent", "untied")]
+        yield line(title, *(", ".join(f"{cost:.3f}" for cost in costs) or "-" for costs in kinds)), SCALE
+    added, absent, untied = (left["2e-3", positions] for positions in ("added", "absent", "untied"))
+    mean, others = statistics.mean(added), [*absent, *untied]
+    yield f"{mean:.2f} bits with added positions and {min(others):.2f} to {max(others):.2f} without", FINDINGS
+    more = [a - b for a, b in zip(added, absent)]
+    yield f"it is {statistics.mean(more):.3f} bits, undecided ({spread(more, 3)}", FINDINGS
+    yield f"{statistics.mean(more):.3f} bits, 95 % interval {spread(more, 3)}", SCALE
+    to_untied = mean - statistics.mean(untied)
+    yield f"account for {statistics.mean(more):.2f} to {to_untied:.2f} bits of the cost", SCALE
+    shares = f"{100 * statistics.mean(more) / mean:.0f} % against no positions, {100 * to_untied / mean:.0f} % against"
+    yield f"That is {shares} untied ones", SCALE
+
+
+def raw_vectors(records: Path) -> Iterator[Claim]:
+    """Yield what raw vectors cost with each kind of positions."""
     runs = runs_by(records / "positions-small.csv", "init", "positions", "seed")
 
     def cost(positions: str, last: int) -> list[float]:
         names = ("pretrained", "xavier")
         return [loss(runs[names[0], positions, s], last) - loss(runs[names[1], positions, s], last) for s in "12"]
 
+    kinds = {"added": "added", "absent": "no positions", "untied": "untied (`tupe_transformer`)"}
+    for positions, title in (kinds | {"rope": "rotary", "alibi": "ALiBi"}).items():
+        seeds = [seed for seed in "12" if ("xavier", positions, seed) in runs]
+        # the page compares eight epochs; some of Xavier's runs are longer
+        both = [[loss(runs[init, positions, s], 8) for s in seeds] for init in ("xavier", "pretrained")]
+        cells = [", ".join(f"{value:.3f}" for value in values) for values in both]
+        yield line(title, *cells, ", ".join(f"{b - a:+.3f}" for a, b in zip(*both))), SCALE
+    difference = [a - b for a, b in zip(cost("added", 8), cost("untied", 8))]
+    yield f"undecided ({statistics.mean(difference):.2f}; {spread(difference, 2)}; two seeds)", FINDINGS
     size = float(runs["pretrained", "added", "1"]["absorption_decoder"])
     yield f"the larger of which are {size:.1f} times as large as the positions", FINDINGS
     yield f"cost {statistics.mean(cost('added', 8)):.2f} bits with added positions after eight epochs", FINDINGS
-    yield f"{statistics.mean(cost('untied', 8)):.2f} with untied ones (two seeds)", FINDINGS
+    yield f"{statistics.mean(cost('untied', 8)):.2f} with untied ones", FINDINGS
     best = loss(runs["pretrained", "added", "1"]) - loss(runs["xavier", "added", "1"])
     epochs = {(init, seed): runs[init, "untied", seed]["epochs"] for init in ("pretrained", "xavier") for seed in "12"}
     late = [epochs["pretrained", seed][6]["valid_loss"] - epochs["xavier", seed][6]["valid_loss"] for seed in "12"]
-    yield f"cost {best:.2f} (one seed) and {min(late):.2f} to {max(late):.2f}", FINDINGS
+    yield f"cost {best:.2f} with added positions (one seed), {min(late):.2f} to {max(late):.2f} with", FINDINGS
 
 
 def masked_language_models(records: Path) -> Iterator[Claim]:
@@ -127,34 +202,99 @@ def masked_language_models(records: Path) -> Iterator[Claim]:
                 on_processor.setdefault((run["model"], run["lr"]), []).append(loss(run))
         elif run["model"] == "bert_a" and run["epochs"][-1]["updates"] == 18000:
             longer = loss(run)
+    titles = {"bert_nope": "no positions, on its plateau", "bert_a": "BERT-A, on its plateau", "bert_ad": "BERT-A^d"}
+    titles |= {"bert_alibi": "ALiBi", "tupe_a": "TUPE-A", "tupe_a_tie_cls": "TUPE-A, tied `[CLS]`", "bert_r": "BERT-R"}
+    titles |= {"tupe_r": "TUPE-R", "bert_rope": "RoPE", "tupe_a_rope": "TUPE-A + RoPE"}
+    for model, title in titles.items():
+        cells = []
+        for key in ((model, "1e-3"), (model, "2e-3")):
+            first = len(on_processor.get(key, []))  # the record has runs on a processor first
+            cells.append(", ".join(f"{x:.3f}" if i < first else f"*{x:.3f}*" for i, x in enumerate(found[key])))
+        yield line(title, *cells), MLM
+    rope = [x for (model, _), values in found.items() if model in ("bert_rope", "tupe_a_rope") for x in values]
+    rest = [x for (model, _), values in found.items() if model not in ("bert_rope", "tupe_a_rope") for x in values]
+    yield f"(at most {max(rope):.3f}, at least {min(rest):.3f})", FINDINGS
+    yield f"(at most {max(rope):.3f}) is better than every run without (at least {min(rest):.3f})", MLM
+    yield f"({cell(found['bert_r', '2e-3'], 2)}, {cell(found['tupe_r', '2e-3'], 2)}: standard deviations", MLM
+    untied = [b - a for a, b in zip(on_processor["tupe_a", "1e-3"], on_processor["bert_ad", "1e-3"])]
+    yield (
+        f"{statistics.mean(untied):.2f} bits less than BERT-A^d at 1e-3 (two seeds; 95 % interval {spread(untied, 2)})",
+        MLM,
+    )
+    yield f"do not decide it (at 1e-3 {spread(untied, 2)})", FINDINGS
     mean = {key: statistics.mean(values) for key, values in found.items()}
+    yield f"{mean['bert_rope', '2e-3']:.2f} [bits](../glossary.md) at their better learning rate", MLM
     yield f"RoPE has {mean['bert_rope', '2e-3']:.2f} bits at its better rate", FINDINGS
+    yield f"{mean['tupe_r', '1e-3'] - mean['bert_rope', '2e-3']:.1f} less than relative positions", FINDINGS + MLM
     yield f"(TUPE-R, {mean['tupe_r', '1e-3']:.2f})", FINDINGS
     yield f"(BERT-R, {mean['bert_r', '2e-3']:.2f})", FINDINGS
     yield f"TUPE-A with RoPE has {mean['tupe_a_rope', '2e-3']:.2f} (two seeds each)", FINDINGS
     a, ad = ({rate: statistics.mean(on_processor[m, rate]) for rate in ("5e-4", "1e-3")} for m in ("tupe_a", "bert_ad"))
     yield f"{a['1e-3']:.2f} and {ad['1e-3']:.2f} at 1e-3, {a['5e-4']:.2f} and {ad['5e-4']:.2f} at 5e-4", FINDINGS
+    yield f"and {ad['5e-4'] - a['5e-4']:.1f} at 5e-4 (one seed)", MLM
+    yield f"At 5e-4 they have {a['5e-4']:.2f} and {ad['5e-4']:.2f}", MLM
+    yield f"leaves its plateau and ends at {longer:.2f} (one seed)", MLM
     yield f"gain {ad['5e-4'] - a['5e-4']:.1f} to {ad['1e-3'] - a['1e-3']:.1f} bits over BERT-A^d", FINDINGS
-    yield f"is on its plateau ({mean['bert_a', '1e-3']:.2f}; {longer:.2f} after 18,000 updates, one seed)", FINDINGS
+    plateau = f"{mean['bert_a', '1e-3']:.2f}; {longer:.2f} after 18,000 updates, one seed"
+    yield f"is on its [plateau](../glossary.md) ({plateau})", FINDINGS
 
 
 def duo(records: Path) -> Iterator[Claim]:
     """Yield Duo against one stream with the same sets of vectors, and with dropout 0.3."""
+    files = {f"0.1.{seed}": "duo-small" for seed in ("seed1", "seed2")}
+    files |= {f"0.1.2e-3.{seed}": "duo-small-rates" for seed in ("seed1", "seed2")}
+    every = {name: {run["run"]: run for run in read(records / f"{name}.csv")} for name in set(files.values())}
+    single = {label: every[name][f"transformer.{label}"] for label, name in files.items()}
+    double = {label: every[name][f"duo_stream_decoder.{label}"] for label, name in files.items()}
+    for (
+        model
+    ) in "transformer transformer_avg transformer_concat transformer_equal duo_stream_decoder duo_two_sets".split():
+        runs = [every[name].get(f"{model}.{label}") for label, name in files.items()]
+        yield (
+            line(
+                model,
+                *(f"{losses([x])}, {number(x, 'bleu', 1)} ({number(x, 'brevity', 3)})" if x else "-" for x in runs),
+            ),
+            DUO,
+        )
+    after = [single[x]["epochs"][1]["valid_loss"] - double[x]["epochs"][1]["valid_loss"] for x in files]
+    ends = [loss(double[x]) - loss(single[x]) for x in files]
+    low, high = sorted(after[:2]), sorted(after[2:])
+    yield f"by {low[0]:.2f} to {low[1]:.2f} bits at 5e-4 and by {high[0]:.2f} to {high[1]:.2f} at 2e-3", DUO
+    yield f"worse by {statistics.mean(ends[:2]):.2f} and by {min(ends[2:]):.2f} to {max(ends[2:]):.2f} bits", DUO
+    yield f"({spread(ends[:2], 3)}, {spread(ends[2:], 2)})", DUO
+    lead = [
+        sum(d["valid_loss"] < s["valid_loss"] for d, s in zip(double[x]["epochs"], single[x]["epochs"])) for x in files
+    ]
+    words = [("no one two three four five six seven eight".split())[count] for count in lead]
+    yield f"leads at 2e-3 for {words[3]} to {words[2]} epochs, at 5e-4 for {words[0]}", FINDINGS
+    equal, small = every["duo-small"]["transformer_equal.0.1.seed1"], double["0.1.seed1"]
+    seconds = equal["epochs"][-1]["cpu_s"], small["epochs"][-1]["cpu_s"]
+    yield (
+        f"by {loss(small) - loss(equal):.2f} bits at 5e-4 (one seed), in {seconds[0] / seconds[1]:.1f} times the time",
+        DUO,
+    )
+    done = int(8 * seconds[1] / seconds[0])  # epochs of the larger transformer in Duo's time
+    yield f"In the same time it is worse by {loss(equal, done) - loss(small):.1f}", DUO
     runs = {run["run"]: run for run in read(records / "duo-small-rates.csv")}
     two = runs["duo_two_sets.0.1.2e-3.seed1"]
     one = [runs[f"transformer_concat.0.1.2e-3.seed{seed}"] for seed in (1, 2)]
-    yield f"({loss(two):.3f}, one seed; {loss(one[0]):.3f} and {loss(one[1]):.3f})", FINDINGS
+    yield f"has {loss(two):.3f} bits (one seed), one stream of both {loss(one[0]):.3f} and {loss(one[1]):.3f}", FINDINGS
     yield f"ends {loss(two) - loss(one[0]):.2f} bits worse", FINDINGS
-    yield f"{two['epochs'][-1]['cpu_s'] / one[0]['epochs'][-1]['cpu_s']:.1f} times the time", FINDINGS
+    longer = two["epochs"][-1]["cpu_s"] / one[0]["epochs"][-1]["cpu_s"]
+    yield f"takes {longer:.1f} times as long", FINDINGS
+    yield (
+        f"better than Duo by {loss(two) - loss(one[0]):.2f} bits (one seed of Duo) and {longer:.1f} times as fast",
+        DUO,
+    )
     runs = {run["run"]: run for run in read(records / "duo-small.csv")}
     gain = loss(runs["transformer.0.3.seed1"]) - loss(runs["duo_stream_decoder.0.3.seed1"])
-    yield f"at 5e-4 and dropout 0.3, it leads by {gain:.2f} bits", FINDINGS
+    yield f"At 5e-4 and dropout 0.3 it leads by {gain:.2f} bits", FINDINGS
 
 
 def paired(found: dict[tuple[str, int], list[float]], first: str, second: str) -> str:
     """Return the mean difference of two methods after 500 updates and half its 95 % interval over models."""
-    differences = [a - b for a, b in zip(found[first, 500], found[second, 500])]
-    return f"{statistics.mean(differences):.1f} ± {interval(differences) or 0:.1f}"
+    return around([a - b for a, b in zip(found[first, 500], found[second, 500])], 1)
 
 
 def new_words(records: Path) -> Iterator[Claim]:
@@ -166,10 +306,16 @@ def new_words(records: Path) -> Iterator[Claim]:
         if row["experiment"] == "three_models":
             found.setdefault((row["method"], int(row["updates"])), []).append(float(row["word_ppl"]))
     mean = {key: statistics.mean(values) for key, values in found.items()}
-    yield (
-        f"perplexity {mean['subword', 500]:.0f} after 500 updates, {mean['zeros', 500]:.0f} from rows of zeros",
-        FINDINGS,
-    )
+    for method in ("none", "subword", "zeros", "avg"):
+        values = [found[method, updates] for updates in (0, 100, 500)]
+        cells = [f"{statistics.mean(three):,.1f} ± {statistics.stdev(three):.1f}" for three in values]
+        yield line(method, *cells, "" if method == "none" else paired(found, method, "none")), EXPANSION
+    yield f"(perplexity {mean['subword', 500]:.0f}, and {mean['none', 500]:.0f} without)", EXPANSION
+    yield f"`subword` against `zeros`: {paired(found, 'subword', 'zeros')}", EXPANSION
+    gains = [before - after for before, after in zip(found["none", 480], found["none", 500])]
+    yield f"`none` gains {min(gains):.1f} to {max(gains):.1f}", EXPANSION
+    yield f"end where `subword` does ({paired(found, 'distill', 'subword')})", EXPANSION
+    yield f"{mean['subword', 500]:.0f} from subwords, {mean['zeros', 500]:.0f} from zeros", FINDINGS
     yield f"{mean['avg', 500]:.0f} from the mean of all rows, {mean['none', 500]:.0f} without new words", FINDINGS
     yield f"gains {mean['none', 480] - mean['none', 500]:.0f} in the last 20 updates", FINDINGS
     yield f"to zeros {paired(found, 'subword', 'zeros')}, to no new words {paired(found, 'subword', 'none')}", FINDINGS
@@ -177,28 +323,66 @@ def new_words(records: Path) -> Iterator[Claim]:
     same = paired(found, "distill", "subword")
     yield f"end where the mean of the subwords does ({mean['distill', 500]:.1f}; {same})", FINDINGS
     starts = {(row["experiment"], row["run"]): row for row in rows if row["updates"] == "0"}
+    for method in ("avg", "zeros", "subword"):
+        both = starts["three_models", f"lm1/{method}.seed1"], starts["shifted", f"{method}.seed1"]
+        chances = ", ".join(number(start, "kl_new_words_probability", 4) for start in both)
+        perplexities = [float(start["word_ppl"]) for start in both]
+        power = [f"{x:,.0f}" if x < 1e6 else f"{x:.1e}".replace("e+", " x 10^") for x in perplexities]
+        yield line(method, chances, ", ".join(power)), EXPANSION
     shares = starts["three_models", "lm1/zeros.seed1"], starts["shifted", "zeros.seed1"]
     before, after = (100 * float(row["kl_new_words_probability"]) for row in shares)
     yield f"{before:.1f} % as trained, {after:.0f} % after all logits were lowered by 20", FINDINGS
 
 
-PARTS = (initialisations, scale, masked_language_models, duo, new_words)
+def transfer(records: Path) -> Iterator[Claim]:
+    """Yield a model of words moved to BPE: one epoch of tuning by each method, and models from scratch."""
+    runs = runs_by(records / "transfer.csv", "method", "seed")
+    titles = {
+        "anew": "`scratch` (`anew`): a new model",
+        "copy": "`copy`",
+        "avg": "`avg`, `subword`",
+        "focus": "`focus`",
+    }
+    titles |= {"omp=8": "`omp`, K = 8", "omp=64": "`omp`, K = 64", "whole": "`whole`: BPE from the start, 8 epochs"}
+    bleu = {}
+    for method, title in titles.items():
+        of_method = [runs[method, seed] for seed in "12" if (method, seed) in runs]
+        facts = (", ".join(number(run, *fact) for run in of_method) for fact in (("bleu", 1), ("brevity", 3)))
+        yield line(title, losses(of_method), *facts), TRANSFER
+        bleu[method] = [float(run["bleu"]) for run in of_method]
+    scratch, whole = bleu.pop("anew"), bleu.pop("whole")
+    moved = [score for scores in bleu.values() for score in scores]
+    yield f"has {min(moved):.0f} to {max(moved):.0f} BLEU", TRANSFER
+    yield f"has {min(scratch):.0f} to {max(scratch):.0f} after one epoch and {whole[0]:.1f} after eight", TRANSFER
 
 
-def missing(records: Path, pages: Sequence[Path]) -> list[str]:
-    """Return the claims that follow from the records and that a page lacks, however its lines are broken."""
-    texts = [" ".join(page.read_text(encoding="utf-8").split()) for page in pages]
-    claims = (claim for part in PARTS for claim in part(records))
-    return [claim for claim, places in claims if not all(claim in texts[place] for place in places)]
+PARTS = (initialisations, scale, raw_vectors, masked_language_models, duo, new_words, transfer)
+
+
+def plain(text: str) -> str:
+    """Return text without bold face and line breaks."""
+    return " ".join(text.replace("**", "").split())
+
+
+def texts(root: Path) -> dict[str, str]:
+    """Return the pages that have a claim, by their names."""
+    names = BOTH + MULTI30K + SCALE + MLM + DUO + EXPANSION + TRANSFER
+    return {name: (root / name).read_text(encoding="utf-8") for name in names}
+
+
+def missing(claims: Iterable[Claim], pages: dict[str, str]) -> list[str]:
+    """Return the claims that a page lacks, however its lines are broken."""
+    found = {name: plain(text) for name, text in pages.items()}
+    return [claim for claim, names in claims if not all(plain(claim) in found[name] for name in names)]
 
 
 def main() -> None:
     """Print the claims that are missing."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("records", type=Path, help="folder with the CSV files")
-    parser.add_argument("pages", type=Path, nargs=2, help="README and findings")
-    args = parser.parse_args()
-    found = missing(args.records, args.pages)
+    parser.add_argument("root", type=Path, help="folder of this repository")
+    root = parser.parse_args().root
+    claims = [claim for part in PARTS for claim in part(root / RECORDS)]
+    found = missing(claims, texts(root))
     print("".join(f"{claim}\n" for claim in found), end="")
     sys.exit(bool(found))
 
