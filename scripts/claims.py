@@ -27,7 +27,7 @@ MULTI30K, SCALE, MLM, DUO, EXPANSION, TRANSFER = (
     (f"docs/results/{name}.md",) for name in "multi30k scale mlm duo_multi30k expansion transfer".split()
 )
 RECORDS = "docs/results/records"
-Claim = tuple[str, tuple[int, ...]]
+Claim = tuple[str, tuple[str, ...]]
 Losses = dict[tuple[str, ...], dict[str, Any]]
 
 
