@@ -258,11 +258,11 @@ def duo(records: Path) -> Iterator[Claim]:
     for (
         model
     ) in "transformer transformer_avg transformer_concat transformer_equal duo_stream_decoder duo_two_sets".split():
-        runs = [every[name].get(f"{model}.{label}") for label, name in files.items()]
+        of_model = [every[name].get(f"{model}.{label}") for label, name in files.items()]
         yield (
             line(
                 model,
-                *(f"{losses([x])}, {number(x, 'bleu', 1)} ({number(x, 'brevity', 3)})" if x else "-" for x in runs),
+                *(f"{losses([x])}, {number(x, 'bleu', 1)} ({number(x, 'brevity', 3)})" if x else "-" for x in of_model),
             ),
             DUO,
         )
