@@ -27,7 +27,7 @@ MULTI30K, SCALE, MLM, DUO, EXPANSION, TRANSFER = (
     (f"docs/results/{name}.md",) for name in "multi30k scale mlm duo_multi30k expansion transfer".split()
 )
 RECORDS = "docs/results/records"
-Claim = tuple[str, tuple[int, ...]]
+Claim = tuple[str, tuple[str, ...]]
 Losses = dict[tuple[str, ...], dict[str, Any]]
 
 
@@ -140,8 +140,8 @@ def scale(records: Path) -> Iterator[Claim]:
         loss(runs["pretrained_xavier", "8x", positions, "1"]) - loss(runs["pretrained_xavier", "1x", positions, "1"])
         for positions in ("added", "absent", "untied")
     ]
-    added = f"{costs['added', '1']:.3f}, {costs['added', '2']:.3f}"
-    yield line("5e-4", added, f"{costs['absent', '1']:.3f}", f"{costs['untied', '1']:.3f}"), SCALE
+    large = f"{costs['added', '1']:.3f}, {costs['added', '2']:.3f}"
+    yield line("5e-4", large, f"{costs['absent', '1']:.3f}", f"{costs['untied', '1']:.3f}"), SCALE
     yield line("5e-4, with vectors (`pretrained_xavier`)", *(f"{cost:.3f}" for cost in with_vectors)), SCALE
     yield f"cost {min(costs.values()):.2f} to {max(costs.values()):.2f} bits at a rate of 5e-4", FINDINGS
     runs = runs_by(records / "scale-rates.csv", "sigma", "positions", "rate", "seed")
@@ -188,16 +188,22 @@ def raw_vectors(records: Path) -> Iterator[Claim]:
     best = loss(runs["pretrained", "added", "1"]) - loss(runs["xavier", "added", "1"])
     epochs = {(init, seed): runs[init, "untied", seed]["epochs"] for init in ("pretrained", "xavier") for seed in "12"}
     late = [epochs["pretrained", seed][6]["valid_loss"] - epochs["xavier", seed][6]["valid_loss"] for seed in "12"]
+    sizes = (number(runs["pretrained", "added", "1"], f"absorption_{side}", 1) for side in ("encoder", "decoder"))
+    yield f"Raw vectors are {' (encoder) and '.join(sizes)} times (decoder, GloVe)", SCALE
+    epoch = f"epoch {best_epoch(runs['xavier', 'added', '1'])['epoch']:.0f}: {losses([runs['xavier', 'added', '1']])}"
+    yield f"{best:.2f} with added positions ({epoch}, one seed), {min(late):.2f} and {max(late):.2f} untied", SCALE
     yield f"cost {best:.2f} with added positions (one seed), {min(late):.2f} to {max(late):.2f} with", FINDINGS
 
 
 def masked_language_models(records: Path) -> Iterator[Claim]:
     """Yield the losses of masked language models after 6,000 updates."""
     found: dict[tuple[str, str], list[float]] = {}
+    training: dict[tuple[str, str], list[float]] = {}
     on_processor: dict[tuple[str, str], list[float]] = {}
     for run in read(records / "tupe-rates.csv"):
         if run["epochs"][-1]["updates"] == 6000:
             found.setdefault((run["model"], run["lr"]), []).append(loss(run))
+            training.setdefault((run["model"], run["lr"]), []).append(best_epoch(run)["train_loss"])
             if "--cpu" in run["command"]:
                 on_processor.setdefault((run["model"], run["lr"]), []).append(loss(run))
         elif run["model"] == "bert_a" and run["epochs"][-1]["updates"] == 18000:
@@ -211,6 +217,9 @@ def masked_language_models(records: Path) -> Iterator[Claim]:
             first = len(on_processor.get(key, []))  # the record has runs on a processor first
             cells.append(", ".join(f"{x:.3f}" if i < first else f"*{x:.3f}*" for i, x in enumerate(found[key])))
         yield line(title, *cells), MLM
+    four = ("bert_rope", "tupe_a_rope", "bert_r", "tupe_r")
+    train = (f"{titles[model]} {statistics.mean(training[model, '2e-3']):.2f}" for model in four)
+    yield f"at 2e-3 {', '.join(train)}", MLM
     rope = [x for (model, _), values in found.items() if model in ("bert_rope", "tupe_a_rope") for x in values]
     rest = [x for (model, _), values in found.items() if model not in ("bert_rope", "tupe_a_rope") for x in values]
     yield f"(at most {max(rope):.3f}, at least {min(rest):.3f})", FINDINGS
@@ -249,11 +258,11 @@ def duo(records: Path) -> Iterator[Claim]:
     for (
         model
     ) in "transformer transformer_avg transformer_concat transformer_equal duo_stream_decoder duo_two_sets".split():
-        runs = [every[name].get(f"{model}.{label}") for label, name in files.items()]
+        of_model = [every[name].get(f"{model}.{label}") for label, name in files.items()]
         yield (
             line(
                 model,
-                *(f"{losses([x])}, {number(x, 'bleu', 1)} ({number(x, 'brevity', 3)})" if x else "-" for x in runs),
+                *(f"{losses([x])}, {number(x, 'bleu', 1)} ({number(x, 'brevity', 3)})" if x else "-" for x in of_model),
             ),
             DUO,
         )
@@ -268,6 +277,12 @@ def duo(records: Path) -> Iterator[Claim]:
     ]
     words = [("no one two three four five six seven eight".split())[count] for count in lead]
     yield f"leads at 2e-3 for {words[3]} to {words[2]} epochs, at 5e-4 for {words[0]}", FINDINGS
+    gains = [
+        loss(every["duo-small"][f"duo_two_sets.0.1.{seed}"]) - loss(every["duo-small"][f"{model}.0.1.{seed}"])
+        for model in ("transformer_avg", "transformer_concat")
+        for seed in ("seed1", "seed2")
+    ]
+    yield f"beat Duo with two sets by {min(gains):.2f} to {max(gains):.2f} bits at 5e-4", DUO
     equal, small = every["duo-small"]["transformer_equal.0.1.seed1"], double["0.1.seed1"]
     seconds = equal["epochs"][-1]["cpu_s"], small["epochs"][-1]["cpu_s"]
     yield (
