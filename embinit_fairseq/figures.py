@@ -78,8 +78,9 @@ def label_axes(
 
 
 def title(figure: Figure, path: str, content: str) -> None:
-    """Add the figure's title: its content, and the file with its folder, since most are called checkpoint_best.pt."""
-    name = os.path.join(*os.path.abspath(path).split(os.sep)[-2:])
+    """Add the figure's title: its content, and the file with its run, since most are checkpoints/checkpoint_best.pt."""
+    *_, run, folder, file = ["", *os.path.abspath(path).split(os.sep)]
+    name = os.path.join(run if folder == "checkpoints" else "", folder, file)
     figure.suptitle(f"{content}\n{name}", fontsize=9, parse_math=False)
 
 

@@ -126,7 +126,7 @@ def learning_rate(records: Path) -> Figure:
             title=name if positions == "absent" else f"positions {name}",
             xlabel="learning rate",
             xlim=(4e-4, 5e-3),
-            ylim=(2.35, 3.6),
+            ylim=(2.35, 3.8),
         )
         panel.legend(title="a dot per training", frameon=False, loc="upper right")
     axes[0].set(ylabel="validation loss (bits per token)")

@@ -155,7 +155,7 @@ def draw_correlations(
     head: int | None = None,
     own_scale: bool = False,
 ) -> None:
-    """Draw the first four terms as panels in a row.
+    """Draw the first four terms as two rows of panels.
 
     Args:
         model: for the title.
@@ -165,7 +165,7 @@ def draw_correlations(
         head: 1-based, for the title; None: the mean over the heads.
         own_scale: give each term a colour scale of its own.
     """
-    figure, panels = figures.new_figure(4, 1)
+    figure, panels = figures.new_figure(2, 2)
     shared = figures.limits(terms[:4, 1:, 1:])
     for axes, name, term in zip(panels, TERMS, terms):
         scale = figures.limits(term[1:, 1:]) if own_scale else shared
@@ -178,7 +178,7 @@ def draw_correlations(
         ticks: tuple[list[int], list[str]] = list(range(length)), ["[CLS]", *sentences[0][1:]]
     else:
         ticks = figures.position_ticks(length, has_cls=True)
-    figures.label_axes(panels, 4, "query", "key", *ticks)
+    figures.label_axes(panels, 2, "query", "key", *ticks)
     if not own_scale:
         figures.colour_bar(figure, image, panels, "part of the logit", terms[:4])
     heads = "mean over the heads" if head is None else f"head {head}"

@@ -228,7 +228,7 @@ def draw_positions(
 ) -> None:
     """Draw one panel per head: the scores, or with `softmax` the attention that they alone give; path: the PNG."""
     num_heads, length, _ = shown.scores.shape
-    columns = min(num_heads, 4 if num_heads <= 16 else 6)
+    columns = min(num_heads, 2 if num_heads <= 4 else 4 if num_heads <= 16 else 6)  # 2: the width of a page
     figure, panels = figures.new_figure(columns, math.ceil(num_heads / columns))
     values, options, label = _relative_attention(shown.scores) if softmax else _plain_scores(shown)
     for number, (axes, pattern) in enumerate(zip(panels, patterns)):

@@ -19,7 +19,7 @@ from embinit_fairseq.analysis.correlations import TERMS, first_layer
 from embinit_fairseq.analysis.positions import PATTERNS, head_patterns, position_map
 from embinit_fairseq.analysis.trained_model import trained_model
 from embinit_fairseq.errors import EmbinitError
-from embinit_fairseq.figures import limits
+from embinit_fairseq.figures import limits, title
 
 HEADS, LONGEST, WORDS = 2, 10, 6
 ENCODERS = ARCHITECTURES["tupe"].variants
@@ -56,6 +56,23 @@ def plot(tmp_path):
         return ["plot", figure, "--checkpoint", str(tmp_path / "c.pt"), "--output", str(tmp_path / "p.png")]
 
     return argv
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/runs/a.seed1/checkpoints/checkpoint_best.pt", "a.seed1/checkpoints/checkpoint_best.pt"),
+        ("/runs/a/checkpoint_best.pt", "a/checkpoint_best.pt"),
+        ("/checkpoints/c.pt", "checkpoints/c.pt"),
+        ("/c.pt", "c.pt"),
+    ],
+)
+def test_the_title_names_the_run_of_the_checkpoint(path, name):
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    title(figure, path, "four heads")
+    assert figure.get_suptitle() == f"four heads\n{name}"
 
 
 def panels_of(figure) -> list:
