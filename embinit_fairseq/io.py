@@ -163,8 +163,8 @@ def not_utf8(raw: bytes, number: int, at: int = 0) -> str:
     if b"\0" in raw:
         return "a binary file, not text; check the path"
     return (
-        f"not UTF-8 (byte 0x{raw[at]:x}); convert it from its encoding: iconv -f latin1 -t utf-8 FILE > NEW (or from "
-        "cp1252, gb18030, shift_jis, ...)"
+        f"not UTF-8 (byte 0x{raw[at]:x}); convert it from its encoding: iconv -f cp1252 -t utf-8 FILE > NEW (or from "
+        "gb18030, shift_jis, ...)"
     )
 
 

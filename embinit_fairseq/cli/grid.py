@@ -83,5 +83,5 @@ def _text(path: str) -> str:
     except UnicodeDecodeError as error:
         number = error.object.count(b"\n", 0, error.start) + 1
         raise OptionError(
-            f"{path}:{number}: not UTF-8 text; if it is Latin-1, convert it: iconv -f latin1 -t utf-8"
+            f"{path}:{number}: not UTF-8 text; if it is Latin-1 or cp1252, convert it: iconv -f cp1252 -t utf-8"
         ) from error

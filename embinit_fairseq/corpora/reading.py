@@ -63,7 +63,7 @@ def read_text(path: Path) -> Iterator[tuple[int, str]]:
     Raises:
         DataError: lines are not UTF-8, with their numbers; their ends are CR; or the file is damaged.
     """
-    number = 0
+    number, has_utf8 = 0, False
     try:
         with _opened(path) as file:
             for number, raw in enumerate(file, 1):
@@ -72,8 +72,16 @@ def read_text(path: Path) -> Iterator[tuple[int, str]]:
                 try:
                     text = raw.decode()
                 except UnicodeDecodeError as error:
-                    numbers = [number, *(at for at, line in enumerate(file, number + 1) if not _is_utf8(line))]
-                    raise DataError(f"{path}: {shown_lines(numbers)}: {not_utf8(raw, number, error.start)}") from None
+                    rest = {at: _is_utf8(line) for at, line in enumerate(file, number + 1) if not line.isascii()}
+                    numbers = [number, *(at for at, is_right in rest.items() if not is_right)]
+                    wrong = not_utf8(raw, number, error.start)
+                    if wrong.startswith("not UTF-8") and (has_utf8 or any(rest.values())):
+                        wrong = (
+                            f"not UTF-8 (byte 0x{raw[error.start]:x}), and other lines are; correct these lines alone in "
+                            "an editor (iconv would damage the others), or get the file again"
+                        )
+                    raise DataError(f"{path}: {shown_lines(numbers)}: {wrong}") from None
+                has_utf8 = has_utf8 or not text.isascii()
                 yield number, text.removesuffix("\n").removesuffix("\r")
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read after line {number} ({error}); get the file again") from error

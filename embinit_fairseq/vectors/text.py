@@ -104,7 +104,7 @@ class TextVectors(VectorReader):
         if not _are_few(broken + missing, lines):
             raise VectorFileError(
                 f"{self.path}:{rows.first_broken[0][0]}: {broken} of {counted(lines, 'line')} are not a word with "
-                f"{self.dim} numbers: {named}; repair or delete them (all of a file in Latin-1: iconv -f latin1 -t "
+                f"{self.dim} numbers: {named}; repair or delete them (all of a file in cp1252: iconv -f cp1252 -t "
                 "utf-8), or name the format if it is another one"
             )
         logger.warning("%s: %s ignored: %s", self.path, counted(broken, "broken line"), named)

@@ -154,7 +154,7 @@ def test_a_full_disk_of_temporary_files_is_not_blamed_on_the_output(tmp_path, mo
         (None, r"text: no such file \(did you mean texts\?\); check the path"),
         (b"PK\x03\0\x80\n", "text:1: .*binary.*check the path"),
         ("BPE\n".encode("utf-16"), "text:1: text in UTF-16.*iconv -f utf-16 -t utf-8"),
-        (b"a\nb\n\xff\xfe\n", "text:3: not UTF-8 .byte 0xff.*iconv -f latin1 -t utf-8"),
+        (b"a\nb\n\xff\xfe\n", "text:3: not UTF-8 .byte 0xff.*iconv -f cp1252 -t utf-8"),
     ],
 )
 def test_lines_of_a_text_and_what_cannot_be_read(tmp_path, raw, message):

@@ -101,7 +101,7 @@ def test_words_of_another_encoding_are_broken_lines(tmp_path):
     wanted = Wanted(exact=frozenset(["m\u00e4dchen", *words]), folded=frozenset(["m\u00e4dchen", *words]))
     assert open_vectors(path).read(wanted).origin.broken_lines == 1
     path = write(tmp_path / "v.txt", (rows + "stra\u00dfe 1 2\n" * 12).encode("latin-1"))
-    with pytest.raises(VectorFileError, match=r"not UTF-8.*iconv -f latin1"):
+    with pytest.raises(VectorFileError, match=r"not UTF-8.*iconv -f cp1252"):
         open_vectors(path).read(wanted)
 
 
