@@ -77,8 +77,8 @@ def read_text(path: Path) -> Iterator[tuple[int, str]]:
                     wrong = not_utf8(raw, number, error.start)
                     if wrong.startswith("not UTF-8") and (has_utf8 or any(rest.values())):
                         wrong = (
-                            f"not UTF-8 (byte 0x{raw[error.start]:x}), and other lines are; correct these lines alone in "
-                            "an editor (iconv would damage the others), or get the file again"
+                            f"not UTF-8 (byte 0x{raw[error.start]:x}), and other lines are; correct these lines alone "
+                            "in an editor (iconv would damage the others), or get the file again"
                         )
                     raise DataError(f"{path}: {shown_lines(numbers)}: {wrong}") from None
                 has_utf8 = has_utf8 or not text.isascii()
