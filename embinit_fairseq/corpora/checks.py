@@ -49,7 +49,7 @@ _ODD = {
 }
 #: column of the table -> the lines that it counts, for people
 MEANING = {
-    "empty": "no words",
+    "empty": "no words (kept: delete them, of two languages in both files)",
     "long": f"more than {LONG:,} words",
     "CR": "another end of a line inside, which becomes a space",
     "symbols": "<s>, </s>, <pad>, <unk> or <mask> in writing",
@@ -216,9 +216,19 @@ def table_rows(checked: Sequence[Checked]) -> list[list[str]]:
 
 def attention(checked: Sequence[Checked]) -> list[str]:
     """Return a line for everything odd, with line numbers."""
-    return [
+    lines = [
         f"attention      {one.raw_text}: {MEANING[name]} in {shown_lines(numbers, count)}"
         for one in checked
         for name, (count, numbers) in one.odd.items()
         if count
     ]
+    for one in checked:
+        spellings: dict[str, list[str]] = {}
+        for label, number in one.labels.items():
+            spellings.setdefault("".join(label.split()).casefold(), []).append(f"{label} (line {number})")
+        lines += [
+            f"attention      {one.raw_text}: classes that differ only in case or spaces: {', '.join(labels)}"
+            for labels in spellings.values()
+            if len(labels) > 1
+        ]
+    return lines

@@ -17,7 +17,7 @@ import pytest
 from fairseq.data.data_utils import load_indexed_dataset
 
 from embinit_fairseq.corpora import workers as corpora_workers
-from embinit_fairseq.corpora.checks import check_raw_text, check_together
+from embinit_fairseq.corpora.checks import attention, check_raw_text, check_together
 from embinit_fairseq.corpora.raw_texts import LABEL, Columns, RawText, find_raw_texts
 from embinit_fairseq.corpora.reading import read_column, read_text
 from embinit_fairseq.corpora.workers import SEPARATOR, parts_of, segmented, symbols_of, workers
@@ -421,6 +421,12 @@ def test_labels_that_are_no_classes(case, tmp_path):
     checked = check_raw_text(RawText(path, "train", LABEL, "l"))
     with pytest.raises(DataError, match=message):
         check_together([checked], is_segmented_later=False, is_regression=False)
+
+
+def test_classes_that_differ_only_in_case_are_named(tmp_path):
+    path = write(tmp_path / "a.tsv", ["t\tl", "a\tgood", "b\tbad", "c\tGood"])
+    (line,) = attention([check_raw_text(RawText(path, "train", LABEL, "l"))])
+    assert re.search("good .line 2., Good .line 4.", line)
 
 
 def test_many_unknown_symbols_are_named(tmp_path, shown):
