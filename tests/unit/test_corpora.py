@@ -109,7 +109,7 @@ def test_a_table_says_what_was_found_with_the_numbers_of_the_lines(parallel, tmp
         **{"doubled": "16", "BOM": "yes"},
     }
     assert english[1:4] == ["21", "0", "0"]
-    assert f"{parallel[0]}: no words in lines 3, 8, 13, 18" in out
+    assert f"{parallel[0]}: no words (kept: delete them, of two languages in both files) in lines 3, 8, 13, 18" in out
     assert ["valid.en", "7"] in [line.split()[:2] for line in out.splitlines()]
     assert f"fairseq-train {tmp_path}/out/bin" in out
 
