@@ -32,7 +32,7 @@ from embinit_fairseq.vocab.preparation_record import (
 )
 from embinit_fairseq.vocab.preparation_steps import Preparation
 from embinit_fairseq.vocab.segmentation import SEGMENTATION_FILES, Segmentation, check_segmentation, read_segmentation
-from embinit_fairseq.vocab.subword_styles import PREFIX
+from embinit_fairseq.vocab.subword_styles import PREFIX, unescape
 
 logger = logging.getLogger(__name__)
 #: kind of a segmentation -> option of its step
@@ -187,7 +187,18 @@ def _brought(other: Recorded, old: Segmentation | None, folder: Path) -> Recorde
 
 
 def _missed(prepare: Preparation, words: Sequence[str], old: Segmentation | None) -> dict[str, list[str]]:
-    """Return word -> its symbols, for the new words that raw text with the word does not give."""
-    texts = {word: word if old is None else old.text_of(word) for word in words}
-    symbols = {word: prepare(text) for word, text in texts.items()}
-    return {word: found for word, found in symbols.items() if found not in ([word], [PREFIX["sentencepiece"], word])}
+    """Return word -> its symbols, for the new words that raw text with the word does not give.
+
+    A word as Moses escapes it (`&apos;s`, `&amp;`) comes from text without the escape, perhaps next to a letter.
+    """
+    missed = {}
+    for word in words:
+        text = word if old is None else old.text_of(word)
+        symbols = prepare(text)
+        plain = unescape(text)
+        contexts = [plain, *(f"{before}{plain}{after}" for before in ("", "a") for after in ("a", " a"))]
+        if symbols not in ([word], [PREFIX["sentencepiece"], word]) and (
+            plain == text or not any(word in prepare(context) for context in contexts)
+        ):
+            missed[word] = symbols
+    return missed

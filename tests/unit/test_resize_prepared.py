@@ -17,9 +17,11 @@ from embinit_fairseq.checkpoints.loading import load_checkpoint
 from embinit_fairseq.checkpoints.preparations import OPTION, find_preparation, records_for_checkpoints, records_in
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError
+from embinit_fairseq.resize.prepared import _missed
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.preparation_options import parse_steps, written
 from embinit_fairseq.vocab.preparation_record import read_preparation, record_preparation
+from embinit_fairseq.vocab.preparation_steps import Preparation
 
 pytest.importorskip("sacremoses")
 
@@ -68,6 +70,12 @@ def test_new_words_are_looked_for_in_raw_text(recorded, tmp_path, capsys):
     assert written(record.steps) == command["preparation"]["steps"]
     assert len(record.examples) == 3
     assert "preparation.json" in command["files"]
+
+
+def test_words_with_escapes_come_from_raw_text_without_them():
+    prepare = Preparation(parse_steps("moses", "en"), {})
+    reachable = ["&amp;", "&apos;s", "&apos;ll", "&quot;", "dog"]
+    assert [*_missed(prepare, [*reachable, "yahoo!", "dog&apos;s"], None)] == ["yahoo!", "dog&apos;s"]
 
 
 def test_a_smaller_dictionary(recorded, tmp_path, capsys):
