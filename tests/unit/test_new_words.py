@@ -336,6 +336,10 @@ def two_vocabularies():
     return model_of("MarianMTModel", share_encoder_decoder_embeddings=False, decoder_vocab_size=14)
 
 
+def with_gaps():
+    return tokenizer_of({token: row + 2 * (row == 11) for row, token in enumerate(TOKENS[:12])})
+
+
 def transposed():
     kind = transformers.MobileBertForMaskedLM
     sizes = {"embedding_size": 4, "hidden_size": 8, "intra_bottleneck_size": 8, "true_hidden_size": 8}
@@ -366,7 +370,7 @@ def transposed():
         ({"counts": {"rot": -1}}, "counts"),
         ({"pad_to_multiple_of": 0}, "at least 1"),
         ({"words": ["haustor\r"]}, "take it off"),
-        ({"tokenizer": lambda: tokenizer_of({t: n + 2 * (n == 11) for n, t in enumerate(TOKENS[:12])})}, "gaps"),
+        ({"tokenizer": with_gaps, "words": ["haustor", "rotlich"]}, "gaps"),
         ({"model": two_vocabularies}, "of each"),
         ({"model": lambda: model_of("GPT2LMHeadModel").to("meta")}, "offloading"),
         ({"model": transposed}, "ei.expand the matrices"),
