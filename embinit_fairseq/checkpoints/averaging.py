@@ -114,7 +114,7 @@ def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
 
     Sums are in double precision. As in fairseq's scripts/average_checkpoints.py half precision becomes single, and
     integers are divided without remainder. Booleans are the last checkpoint's. Parameters that share their memory there
-    share it in the mean.
+    share it in the mean. The moving average of --store-ema is left out: it would be one checkpoint's.
 
     Args:
         paths: the checkpoints.

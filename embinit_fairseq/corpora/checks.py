@@ -96,13 +96,15 @@ def check_raw_text(raw_text: RawText) -> Checked:
     counts: Counter[str] = Counter()
     is_cell = raw_text.field is not None and is_of_tabs(raw_text.path)
     kinds = {name: is_odd for name, is_odd in _ODD.items() if is_cell or name != "quoted"}
+    if raw_text.is_label:
+        kinds = {"empty": _ODD["empty"]}
     hashes = array("q")  # eight bytes per line: memory for a hundred million lines
     for number, line in raw_text.numbered_lines():
         checked.lines += 1
         if raw_text.is_label:
             checked.labels.setdefault(line.strip(), number)
-            continue
-        hashes.append(hash(line))
+        else:
+            hashes.append(hash(line))
         for name, is_odd in kinds.items():
             if is_odd(line):
                 counts[name] += 1
@@ -155,10 +157,12 @@ def _check_labels(labelled: Sequence[Checked], is_regression: bool) -> None:
     """Raise DataError, with the line, for a label that cannot be a number, or a class."""
     spellings: dict[Decimal | str, str] = {}
     for one in labelled:
+        count, numbers = one.odd["empty"]
+        if count:
+            lines = shown_lines(numbers, count)
+            raise DataError(f"{one.raw_text}: found no label in {lines}; write it, or remove the rows")
         for label, number in one.labels.items():
             spelling, where = _spelling(label), f"{one.raw_text.path}:{number}: the label {label[:60]!r}"
-            if spelling == "":
-                raise DataError(f"{where} is empty; write it, or remove the line")
             if is_regression and isinstance(spelling, str):
                 raise DataError(f"{where} must be a number; leave --regression out if labels are classes")
             if is_regression:
@@ -223,12 +227,13 @@ def attention(checked: Sequence[Checked]) -> list[str]:
         if count
     ]
     for one in checked:
-        spellings: dict[str, list[str]] = {}
+        alike: dict[str, list[str]] = {}
         for label, number in one.labels.items():
-            spellings.setdefault("".join(label.split()).casefold(), []).append(f"{label} (line {number})")
+            if isinstance(spelling := _spelling(label), str):
+                alike.setdefault(spelling.replace("_", "").casefold(), []).append(f"{label} (line {number})")
         lines += [
             f"attention      {one.raw_text}: classes that differ only in case or spaces: {', '.join(labels)}"
-            for labels in spellings.values()
+            for labels in alike.values()
             if len(labels) > 1
         ]
     return lines

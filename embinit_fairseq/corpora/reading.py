@@ -72,13 +72,16 @@ def read_text(path: Path) -> Iterator[tuple[int, str]]:
                 try:
                     text = raw.decode()
                 except UnicodeDecodeError as error:
-                    rest = {at: _is_utf8(line) for at, line in enumerate(file, number + 1) if not line.isascii()}
-                    numbers = [number, *(at for at, is_right in rest.items() if not is_right)]
-                    wrong = not_utf8(raw, number, error.start)
-                    if wrong.startswith("not UTF-8") and (has_utf8 or any(rest.values())):
+                    numbers, wrong = [number], not_utf8(raw, number, error.start)
+                    for at, line in enumerate(file, number + 1):
+                        if not _is_utf8(line):
+                            numbers.append(at)
+                        else:
+                            has_utf8 = has_utf8 or not line.isascii()
+                    if has_utf8 and wrong.startswith("not UTF-8"):
                         wrong = (
-                            f"not UTF-8 (byte 0x{raw[error.start]:x}), and other lines are; correct these lines alone "
-                            "in an editor (iconv would damage the others), or get the file again"
+                            "not UTF-8, and other lines are; correct these lines alone in an editor (iconv would "
+                            "damage the others), or get the file again"
                         )
                     raise DataError(f"{path}: {shown_lines(numbers)}: {wrong}") from None
                 has_utf8 = has_utf8 or not text.isascii()

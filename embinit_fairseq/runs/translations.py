@@ -27,7 +27,7 @@ _END = re.compile(r"Translated ([\d,]+) sentences|Total time: ")
 #: options as fairseq before 0.10 prints them
 _NAMESPACE = re.compile(r"(?:^|\| )(Namespace\(.*\bscore_reference=.*)")
 _DATA_SET = re.compile(r".* \| \S+ \S+ [^\s-]+-([^\s-]+) \d+ examples$")
-#: option of fairseq-generate -> default; with another value translations are not those of a plain beam search
+#: option of fairseq-generate -> default; another value changes the translations of a plain beam search
 SEARCH = {
     "prefix_size": "0",
     "constraints": "None",
@@ -60,7 +60,7 @@ SEARCH = {
 }
 #: option -> another value that does not change a beam search: one group was the default of fairseq 0.6
 _PLAIN = {"diverse_beam_groups": "1", "diversity_rate": "0"}
-#: options in which shards of one output are equal, with those of SEARCH
+#: options that are equal in all shards of one output, as the options of SEARCH are
 _EQUAL_IN_SHARDS = (
     *("path", "data", "gen_subset", "source_lang", "target_lang", "beam", "lenpen", "max_len_a", "max_len_b"),
     *("post_process", "bpe", "tokenizer"),

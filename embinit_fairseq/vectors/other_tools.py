@@ -1,6 +1,6 @@
 """Name the tool of a file that holds no vectors in a format of `open.FORMATS`, and the line that converts it.
 
-A file is recognised by what it begins with, a folder by a file in it. Nothing of it is executed here; the lines are for
+A file is recognised by its first bytes, a folder by a file in it. Nothing of it is executed here; the lines are for
 the user, who knows whether the file can be trusted.
 """
 
@@ -148,7 +148,7 @@ def _literal(name: str) -> str:
 
 
 def file_of_other_tool(path: str, head: bytes) -> str | None:
-    """Return what a file is that another tool has written, and the remedy; None if it may be vectors.
+    """Return the tool that wrote a file, and the remedy; None if it may be vectors.
 
     head: its first bytes, unpacked.
     """
@@ -163,7 +163,7 @@ def file_of_other_tool(path: str, head: bytes) -> str | None:
 
 
 def folder_of_other_tool(path: str) -> str | None:
-    """Return what a folder is that is not a Hugging Face model, and the remedy; None if it may be one."""
+    """Return the tool that wrote a folder, unless it is a Hugging Face model, and the remedy; None if it may be one."""
     for name, found, remedy in _FOLDERS:
         if next(Path(path).glob(name), None):
             return f"{found}; {_with_paths(remedy, path)}"

@@ -1,4 +1,4 @@
-"""Prints what a fix refuses as one line in fairseq's commands, without a traceback."""
+"""Print the errors of fixes as one line in fairseq's commands, without a traceback."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import pickle
 import sys
 from types import TracebackType
 
-#: classes of the errors that fixes raise for what a user can correct; others are faults and keep their traceback
+#: errors that fixes raise and a user can correct; other errors are faults and keep their traceback
 REFUSALS = (ValueError, ImportError, OSError, pickle.UnpicklingError)
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return True if a fix itself raised an error for what a user can correct, not a function that the fix calls."""
+    """Return True if a fix raised the error itself: an error of a function that the fix calls is a fault."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next

@@ -2,7 +2,7 @@
 
 Symptom: with ``--fp16`` and ``--bf16`` a continued training begins with weights that were rounded to half precision,
     although it trains with single precision; the scale of the loss grows at other updates, and with ``--amp`` it
-    begins at ``--fp16-init-scale`` again. Losses differ from those of an uninterrupted training.
+    begins at ``--fp16-init-scale`` again. Losses differ from an uninterrupted training's.
 Where: fairseq/optim/fp16_optimizer.py:78 and :347 (``state_dict``), fairseq/optim/amp_optimizer.py:17.
 Remedy: the state of the optimizer in a checkpoint holds the weights in single precision (4 bytes per parameter, in
     a file that has 12), and all numbers of the scaler. The weights are used if they round to those of the model: a
@@ -26,7 +26,7 @@ def weights_of(optimizer) -> list[Any]:
 
 
 def restore_weights(optimizer, saved: list[Any]) -> None:
-    """Take the saved weights if they are those of the model."""
+    """Take the saved weights if the model has the same weights in half precision."""
     half, weights = optimizer.fp16_params[0].dtype, weights_of(optimizer)
     saved = [weight.to(current.device) for weight, current in zip(saved, weights)]
     rounded = [weight.to(half).to(weight.dtype) for weight in saved]

@@ -1,7 +1,7 @@
 """fairseq-generate > log 2>&1: lines of the log begin within lines of translations.
 
-Symptom: with ``fairseq-generate ... > FILE 2>&1`` a line such as ``D-7`` may go on with a line of the log: Python
-    writes stdout in blocks, of which one may end before the end of a line, and the log line by line.
+Symptom: with ``fairseq-generate ... > FILE 2>&1`` a line such as ``D-7`` may continue with a line of the log:
+    Python writes stdout in blocks, which may end within a line, and the log line by line.
 Versions: all.
 Where: fairseq_cli/generate.py:61 and fairseq_cli/interactive.py (``print``); fairseq/tasks/text_to_speech.py:23 has
     sent the log to stderr before.
