@@ -5,8 +5,9 @@
     python scripts/records.py contrast docs/results/records/table1-full.csv --by init --baseline xavier
 
 `write` takes the folders of `embinit run` below a folder. A run's row of epoch 0 has its facts (command, revision,
-hashes, number of parameters, absorption ratios, test scores); the rows after it have the losses of its epochs.
-Processor seconds are measured at each epoch in records of earlier versions; else the last epoch has the training's.
+hashes, number of parameters, absorption ratios, test scores); the rows after it have the losses of its validations and
+of its epochs without one. Processor seconds are measured at each epoch in records of earlier versions; else the last
+row has the training's.
 `table` prints, per value of the columns `--by`, the best validation loss and the training loss of that epoch, the test
 BLEU and the processor seconds: mean and sample standard deviation over the runs. `contrast` prints what each of these
 values costs against those of `--baseline`: the difference of the best validation losses of each seed that both have,
@@ -17,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import math
 import re
 import statistics
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.arguments import ArgumentParser
+from embinit_fairseq.runs.record import read_run
 
 #: columns of the row of epoch 0, after the labels
 FACTS = (
@@ -38,11 +39,12 @@ EPOCH = "epoch updates train_loss valid_loss valid_score cpu_s wall_s".split()
 _NOT_SCORES = {"loss", "ppl", "wps", "wpb", "bsz", "num_updates", "best_loss"}
 
 
-def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of one run from its result.json."""
-    record = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+def rows_of(folder: Path, name: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the run in a folder, under a name."""
+    measured = read_run(folder)
+    record = measured.record
     slots, scores = (record.get("init") or {}).get("slots", {}), record.get("scores", {})
-    run = {"run": folder.name, **record["labels"]}
+    run = {"run": name, **record["labels"]}
     on_cpu = "--cpu" in record["command"].split() or not record["hardware"].get("gpus")
     brevity = re.search(r"BP = ([0-9.]+)", scores.get("bleu", {}).get("details", ""))
     yield {
@@ -59,18 +61,23 @@ def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
         "vectors": " ".join(f"{name}:{digest[:12]}" for name, digest in record["vector_files"].items()),
         "command": record["command"],
     }
+    points: dict[int, dict[str, Any]] = {}  # by updates
+    for validation in measured.validations:
+        if "valid_loss" in validation:
+            points[validation["updates"]] = validation
     for epoch, values in record["epochs"].items():
-        updates = int(values["valid_num_updates"])
+        points.setdefault(int(values["train_num_updates"]), {"epoch": epoch}).update(train_loss=values["train_loss"])
+    for updates, values in sorted(points.items()):
         score = next((name for name in values if name[:6] == "valid_" and name[6:] not in _NOT_SCORES), "")
         seconds = dict(record.get("times", {}).get(str(updates), {}))
-        if epoch == list(record["epochs"])[-1] and seconds.get("cpu_s") is None:
+        if updates == max(points) and seconds.get("cpu_s") is None:
             seconds["cpu_s"] = record["time"].get("cpu_s")
         yield {
             **run,
-            "epoch": int(epoch),
+            "epoch": int(values["epoch"]),
             "updates": updates,
-            "train_loss": values["train_loss"],
-            "valid_loss": values["valid_loss"],
+            "train_loss": values.get("train_loss"),
+            "valid_loss": values.get("valid_loss"),
             "valid_score": values.get(score),
             **{name: round(seconds[name], 2) for name in ("cpu_s", "wall_s") if seconds.get(name) is not None},
         }
@@ -88,7 +95,7 @@ def write(args: argparse.Namespace) -> None:
     folders = sorted(path.parent for path in args.folder.rglob("result.json"))
     if not folders:
         sys.exit(f"error: {args.folder}: no result.json in it; name a folder with runs of embinit run")
-    rows = [row for folder in folders for row in rows_of(folder)]
+    rows = [row for folder in folders for row in rows_of(folder, folder.relative_to(args.folder).as_posix())]
     labels = list(dict.fromkeys(name for row in rows for name in row if name not in {*FACTS, *EPOCH}))
     with open(args.output, "w", encoding="utf-8", newline="") as file:
         table = csv.DictWriter(file, [*labels, *EPOCH, *FACTS], lineterminator="\n")
@@ -109,8 +116,9 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def best_epoch(run: dict[str, Any], last: int | None = None) -> dict[str, float]:
-    """Return the epoch of the lowest validation loss, of the first `last` epochs."""
-    return min(run["epochs"][:last], key=lambda epoch: epoch["valid_loss"])
+    """Return the row of the lowest validation loss, of the first `last` rows."""
+    validated = [epoch for epoch in run["epochs"][:last] if "valid_loss" in epoch]
+    return min(validated, key=lambda epoch: epoch["valid_loss"])
 
 
 def table(args: argparse.Namespace) -> None:
