@@ -12,11 +12,10 @@ import argparse
 import csv
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
-from records import best_epoch, cell, interval, read
+from records import around, best_epoch, cell, line, loss, losses, number, read, runs_by, spread
 
 from embinit_fairseq.arguments import ArgumentParser
 
@@ -28,43 +27,6 @@ MULTI30K, SCALE, MLM, DUO, EXPANSION, TRANSFER = (
 )
 RECORDS = "docs/results/records"
 Claim = tuple[str, tuple[str, ...]]
-Losses = dict[tuple[str, ...], dict[str, Any]]
-
-
-def runs_by(path: Path, *columns: str) -> Losses:
-    """Return the runs of a record: values of these columns -> run; a column that the record lacks is empty."""
-    return {tuple(run.get(name, "") for name in columns): run for run in read(path)}
-
-
-def loss(run: dict[str, Any], last: int | None = None) -> float:
-    """Return the lowest validation loss of a run, of the first `last` epochs."""
-    return best_epoch(run, last)["valid_loss"]
-
-
-def line(*cells: str) -> str:
-    """Return a row of a Markdown table."""
-    return f"| {' | '.join(cells)} |"
-
-
-def number(run: dict[str, Any], name: str, digits: int) -> str:
-    """Return a fact of a run, rounded."""
-    return f"{float(run[name]):.{digits}f}"
-
-
-def losses(runs: Iterable[dict[str, Any]]) -> str:
-    """Return the lowest validation losses of runs, `-` if there is no run."""
-    return ", ".join(f"{loss(run):.3f}" for run in runs) or "-"
-
-
-def around(differences: Sequence[float], digits: int, sign: str = "") -> str:
-    """Return the mean of differences and half its 95 % interval, as `mean ± half`."""
-    return f"{statistics.mean(differences):{sign}.{digits}f} ± {interval(differences) or 0:.{digits}f}"
-
-
-def spread(differences: Sequence[float], digits: int) -> str:
-    """Return the 95 % interval of the mean over seeds, as `low to high`."""
-    mean, half = statistics.mean(differences), interval(differences) or 0
-    return f"{mean - half:.{digits}f} to {mean + half:.{digits}f}"
 
 
 def initialisations(records: Path) -> Iterator[Claim]:

@@ -22,7 +22,7 @@ import math
 import re
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,31 @@ def best_epoch(run: dict[str, Any], last: int | None = None) -> dict[str, float]
     return min(validated, key=lambda epoch: epoch["valid_loss"])
 
 
+def runs_by(path: Path, *columns: str) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Return the runs of a record: values of these columns -> run; a column that the record lacks is empty."""
+    return {tuple(run.get(name, "") for name in columns): run for run in read(path)}
+
+
+def loss(run: dict[str, Any], last: int | None = None) -> float:
+    """Return the lowest validation loss of a run, of the first `last` rows."""
+    return best_epoch(run, last)["valid_loss"]
+
+
+def losses(runs: Iterable[dict[str, Any]]) -> str:
+    """Return the lowest validation losses of runs, `-` if there is no run."""
+    return ", ".join(f"{loss(run):.3f}" for run in runs) or "-"
+
+
+def number(run: dict[str, Any], name: str, digits: int) -> str:
+    """Return a fact of a run, rounded."""
+    return f"{float(run[name]):.{digits}f}"
+
+
+def line(*cells: str) -> str:
+    """Return a row of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
+
+
 def table(args: argparse.Namespace) -> None:
     """Print a Markdown table, a row per value of the columns `--by`."""
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
@@ -134,7 +159,7 @@ def table(args: argparse.Namespace) -> None:
         cells.append(cell([epoch["train_loss"] for epoch in best], 3))
         cells.append(cell([float(run["bleu"]) for run in runs if run["bleu"]], 1))
         cells.append(cell([run["epochs"][-1]["cpu_s"] for run in runs if "cpu_s" in run["epochs"][-1]], 0))
-        print(f"| {' | '.join([*values, str(len(runs)), *cells])} |")
+        print(line(*values, str(len(runs)), *cells))
 
 
 #: 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom
@@ -165,7 +190,18 @@ def contrast(args: argparse.Namespace) -> None:
         found = [of_row[seed] - losses[baseline][seed] for seed in seeds]
         mean, half = statistics.mean(found), interval(found)
         bounds = "-" if half is None else f"{mean - half:+.3f} to {mean + half:+.3f}"
-        print(f"| {' | '.join([*values, ', '.join(f'{d:+.3f}' for d in found), f'{mean:+.3f}', bounds])} |")
+        print(line(*values, ", ".join(f"{d:+.3f}" for d in found), f"{mean:+.3f}", bounds))
+
+
+def around(differences: Sequence[float], digits: int, sign: str = "") -> str:
+    """Return the mean of differences and half its 95 % interval, as `mean ± half`."""
+    return f"{statistics.mean(differences):{sign}.{digits}f} ± {interval(differences) or 0:.{digits}f}"
+
+
+def spread(differences: Sequence[float], digits: int) -> str:
+    """Return the 95 % interval of the mean over seeds, as `low to high`."""
+    mean, half = statistics.mean(differences), interval(differences) or 0
+    return f"{mean - half:.{digits}f} to {mean + half:.{digits}f}"
 
 
 def cell(numbers: Sequence[float], digits: int) -> str:
