@@ -337,7 +337,8 @@ def expansion(runs: Sequence[Run]) -> tuple[list[str], Result]:
         measured = {"run": run.path.name, "curve": read_curve(run.path), "kl": divergence(run.path)}
         groups[run.labels["method"]].append({**run.record, **measured})
     results = [result for of_method in groups.values() for result in of_method]
-    last = min(max(map(int, result["curve"])) for result in results)  # update that all runs have
+    lasts = {m: min(max(map(int, result["curve"])) for result in of_method) for m, of_method in groups.items()}
+    last = min(lasts.values())  # update that all runs have
     lines = []
 
     def add_table(title: str, columns: Sequence[Column]) -> None:
@@ -348,7 +349,8 @@ def expansion(runs: Sequence[Run]) -> tuple[list[str], Result]:
         lines.append("")
 
     for kind, title in KINDS.items():
-        places = [*(place for place in PLACES if place < last), last]
+        # with EQUAL_TEXT of run.sh `none` is trained longer
+        places = sorted({*(place for place in PLACES if place < last), *lasts.values()})
         columns = [Column(f"{place:,} updates", ("curve", str(place), f"{kind}_ppl"), 1) for place in places]
         add_table(f"{title}:", columns)
     add_table("KL(old || new) before adaptation, nats per old piece of the validation text:", DIVERGENCE)

@@ -143,6 +143,12 @@ def test_perplexity_at_the_places_that_all_runs_have(tmp_path, monkeypatch, figu
     assert "| avg | 2 | 0.5000 ± 0.0000 | " in text
     assert "`100, 7`" in text
     assert figures[0].axes[0].get_lines()[0].get_xdata().tolist() == [0, 20, 40]
+    adaptation(tmp_path / "runs", "none", 1, {0: 2.0, 20: 1.0, 40: 0.5, 50: 0.25})  # EQUAL_TEXT
+    tables.main()
+    text = (tmp_path / "results.md").read_text()
+    assert "| method | runs | 0 updates | 20 updates | 40 updates | 50 updates |" in text
+    assert f"| {math.exp(0.5):.1f} ± 0.0 | - |" in text
+    assert f"| {math.exp(0.5):.1f} | {math.exp(0.25):.1f} |" in text
     (tmp_path / "runs/avg.seed1/start.log").unlink()
     with pytest.raises(DataError, match=r"start\.log.*adapt\.sh"):
         tables.main()
@@ -152,11 +158,11 @@ def test_the_rows_of_a_run_are_those_of_its_record(tmp_path):
     """The hardware is a GPU only if the training was not kept from it."""
     folder = Path(__file__).parents[1] / "data/earlier/duo"
     record = json.loads((folder / "result.json").read_text())
-    first, *epochs = records.rows_of(folder)
+    first, *epochs = records.rows_of(folder, "duo")
     for command, hardware in (("fairseq-train data", "a GPU"), ("fairseq-train data --cpu", "a CPU")):
         changed = {**record, "command": command, "hardware": {"cpu": "a CPU", "gpus": ["a GPU"]}}
         (tmp_path / "result.json").write_text(json.dumps(changed))
-        assert next(records.rows_of(tmp_path))["cpu"] == hardware
+        assert next(records.rows_of(tmp_path, "duo"))["cpu"] == hardware
     assert (first["epoch"], first["command"]) == (0, record["command"])
     assert first["parameters"] == record["parameters"]["all"]
     assert [row["valid_loss"] for row in epochs] == [epoch["valid_loss"] for epoch in record["epochs"].values()]
