@@ -18,6 +18,7 @@ from itertools import product
 from pathlib import Path
 
 import matplotlib
+from controls import ADDED, of_seeds, random_and_raw, relative_step
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from records import best_epoch, read
@@ -218,6 +219,66 @@ def bounds(records: Path) -> Figure:
         panel.set_xticks([1, 10, 100], ["1", "10", "100"])
     axes[0].set(ylabel="KL(old || new) in nats")
     axes[0].legend(frameon=False)
+    return figure
+
+
+def step_size(records: Path) -> Figure:
+    """Draw the loss of random embeddings against Adam's step relative to word and position: what makes them slow?"""
+    figure, (axes,) = panels(1)
+    runs = random_and_raw(records)
+    ratio = float(runs["1x", "on", "added", "1"]["absorption_encoder"])
+    points: defaultdict[float, dict[float, list[float]]] = defaultdict(dict)
+    for arm, (sigma, factor, rate) in ADDED.items():
+        if found := of_seeds(runs, *arm, "added"):
+            step = relative_step(sigma, factor, rate, ratio)
+            points[sigma * factor][step] = [best_epoch(run)["valid_loss"] for run in found.values()]
+    for (size, losses), colour in zip(sorted(points.items()), ("#88ccee", BASELINE, "#882255")):
+        draw_means(axes, losses, colour, f"{size:g}")
+    axes.set_xscale("log")
+    axes.set_xticks([0.04, 0.1, 0.4, 1, 4], ["0.04", "0.1", "0.4", "1", "4"], minor=False)
+    axes.minorticks_off()
+    axes.set(xlabel="step of Adam / (word + position)", ylabel="validation loss (bits per token)")
+    axes.legend(title="size of the words", frameon=False)
+    return figure
+
+
+def content(records: Path) -> Figure:
+    """Draw the best loss with few pairs, a dot per seed: vectors of these pairs, of other pairs, and shuffled ones."""
+    names = {
+        "xavier": ("xavier", BASELINE),
+        "own_shuffled": ("vectors of these pairs, shuffled", INITIALISATIONS["shuffled"][1]),
+        "own": ("vectors of these pairs", INITIALISATIONS["pretrained"][1]),
+        "oracle_shuffled": ("oracle, shuffled", INITIALISATIONS["shuffled"][1]),
+        "oracle": ("oracle", INITIALISATIONS["pretrained"][1]),
+    }
+    figure, axes = panels(2)
+    for panel, pairs in zip(axes, ("1000", "4000")):
+        losses = defaultdict(list)
+        for run in read(records / "content.csv"):
+            if run["pairs"] == pairs:
+                losses[run["init"]].append(best_epoch(run)["valid_loss"])
+        draw_dots(panel, [(name, colour, losses[init]) for init, (name, colour) in names.items()], losses["xavier"])
+        panel.set(title=f"{int(pairs):,} pairs", xlabel="validation loss (bits per token)")
+    axes[1].set_yticklabels([])
+    return figure
+
+
+def plateau(records: Path) -> Figure:
+    """Draw validation loss against updates: three masked models, their own numbers, vectors, shuffled vectors."""
+    inits = {"own": ("own numbers", BASELINE), "vectors": ("vectors", INITIALISATIONS["pretrained"][1])}
+    inits["shuffled"] = ("vectors, shuffled", INITIALISATIONS["shuffled"][1])
+    figure, axes = panels(3)
+    runs = read(records / "plateau.csv")
+    for panel, model in zip(axes, ("bert_a", "bert_ad", "tupe_a")):
+        for init, (name, colour) in inits.items():
+            for run in runs:
+                if (run["model"], run["vectors"]) == (model, init):
+                    points = ((row["updates"], row["valid_loss"]) for row in run["epochs"] if "valid_loss" in row)
+                    panel.plot(*zip(*points), color=colour, label=name if run["seed"] == "1" else None)
+        panel.axhline(8.5, color=BASELINE, linewidth=0.6)
+        panel.set(title=MASKED[model][0], xlabel="updates", ylim=(6.4, 10))
+    axes[0].set(ylabel="validation loss (bits per masked token)")
+    axes[0].legend(title="a line per seed", frameon=False)
     return figure
 
 

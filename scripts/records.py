@@ -1,6 +1,7 @@
 """Records of trainings as one CSV file per experiment, and the result tables that follow from them.
 
     python scripts/records.py write runs/scale --output docs/results/records/scale-small.csv
+    python scripts/records.py perplexities runs/books --output docs/results/records/equal_text.csv
     python scripts/records.py table docs/results/records/table1-full.csv --by init
     python scripts/records.py contrast docs/results/records/table1-full.csv --by init --baseline xavier
 
@@ -8,6 +9,7 @@
 hashes, number of parameters, absorption ratios, test scores); the rows after it have the losses of its validations and
 of its epochs without one. Processor seconds are measured at each epoch in records of earlier versions; else the last
 row has the training's.
+`perplexities` takes the results of scripts/expansion/run.sh below a folder, one folder per language model.
 `table` prints, per value of the columns `--by`, the best validation loss and the training loss of that epoch, the test
 BLEU and the processor seconds: mean and sample standard deviation over the runs. `contrast` prints what each of these
 values costs against those of `--baseline`: the difference of the best validation losses of each seed that both have,
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import math
 import re
 import statistics
@@ -96,11 +99,31 @@ def write(args: argparse.Namespace) -> None:
     if not folders:
         sys.exit(f"error: {args.folder}: no result.json in it; name a folder with runs of embinit run")
     rows = [row for folder in folders for row in rows_of(folder, folder.relative_to(args.folder).as_posix())]
-    labels = list(dict.fromkeys(name for row in rows for name in row if name not in {*FACTS, *EPOCH}))
-    with open(args.output, "w", encoding="utf-8", newline="") as file:
-        table = csv.DictWriter(file, [*labels, *EPOCH, *FACTS], lineterminator="\n")
+    save(rows, [*EPOCH, *FACTS], args.output)
+
+
+def save(rows: Sequence[dict[str, Any]], last: Sequence[str], path: Path) -> None:
+    """Write rows as CSV: their columns in the order in which they appear, then `last`."""
+    first = list(dict.fromkeys(name for row in rows for name in row if name not in last))
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, [*first, *last], lineterminator="\n")
         table.writeheader()
         table.writerows(rows)
+
+
+def perplexities(args: argparse.Namespace) -> None:
+    """Write one CSV file of all adaptations to new words below a folder: a row per validation."""
+    rows = []
+    for path in sorted(args.folder.rglob("results.json")):
+        model = path.parent.relative_to(args.folder).as_posix()
+        for method, result in json.loads(path.read_text(encoding="utf-8")).items():
+            for run, curve in result["curves"].items():
+                divergence = {f"kl_{name}": value for name, value in (result["kl"][run] or {}).items()}
+                for updates, point in curve.items():
+                    numbers = point | (divergence if updates == "0" else {})
+                    facts = {name: f"{value:.6g}" for name, value in numbers.items() if value is not None}
+                    rows.append({"model": model, "method": method, "run": run, "updates": updates, **facts})
+    save(rows, [], args.output)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -217,9 +240,12 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     writing = commands.add_parser("write", help="write the runs of a folder as CSV")
-    writing.add_argument("folder", type=Path)
-    writing.add_argument("--output", type=Path, required=True)
     writing.set_defaults(run=write)
+    adapting = commands.add_parser("perplexities", help="write the perplexities of models with new words as CSV")
+    adapting.set_defaults(run=perplexities)
+    for command in (writing, adapting):
+        command.add_argument("folder", type=Path)
+        command.add_argument("--output", type=Path, required=True)
     showing = commands.add_parser("table", help="print a table")
     showing.set_defaults(run=table)
     comparing = commands.add_parser("contrast", help="print differences to one row, with intervals over seeds")

@@ -149,6 +149,12 @@ def test_perplexity_at_the_places_that_all_runs_have(tmp_path, monkeypatch, figu
     assert "| method | runs | 0 updates | 20 updates | 40 updates | 50 updates |" in text
     assert f"| {math.exp(0.5):.1f} ± 0.0 | - |" in text
     assert f"| {math.exp(0.5):.1f} | {math.exp(0.25):.1f} |" in text
+    records.main(["perplexities", str(tmp_path), "--output", str(tmp_path / "words.csv")])
+    with open(tmp_path / "words.csv", newline="") as file:
+        rows = {(row["run"], row["updates"]): row for row in csv.DictReader(file)}
+    assert rows["none.seed1", "50"]["word_ppl"] == "1.28403"  # exp(0.25)
+    assert rows["avg.seed2", "0"]["kl_max"] == "0.5"
+    assert {row["model"] for row in rows.values()} == {"."}
     (tmp_path / "runs/avg.seed1/start.log").unlink()
     with pytest.raises(DataError, match=r"start\.log.*adapt\.sh"):
         tables.main()
