@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq.io import cpu_name, package_versions
+from embinit_fairseq.machine import cpu_name, package_versions
 
 Job = Callable[[argparse.Namespace], "dict[str, Any]"]
 

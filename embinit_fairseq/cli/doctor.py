@@ -18,7 +18,7 @@ from typing import Any
 from embinit_fairseq.cli.print_records import show
 from embinit_fairseq.cli.progress import progress
 from embinit_fairseq.errors import counted
-from embinit_fairseq.io import package_versions
+from embinit_fairseq.machine import package_versions
 
 # fairseq and torch are imported inside the functions, so that a broken installation is a finding and no traceback
 

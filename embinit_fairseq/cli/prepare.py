@@ -11,7 +11,7 @@ from typing import Any
 
 from embinit_fairseq.cli.print_records import at_least, request_of, show, table
 from embinit_fairseq.cli.progress import progress
-from embinit_fairseq.io import cores
+from embinit_fairseq.machine import cores
 from embinit_fairseq.vocab.preparation_options import steps_help
 
 #: share of <unk> from which on a line says what to do

@@ -22,7 +22,8 @@ from embinit_fairseq.checkpoints.loading import averages_in, load_checkpoint, op
 from embinit_fairseq.checkpoints.preparations import OPTION, records_in
 from embinit_fairseq.errors import CheckpointError
 from embinit_fairseq.init.init_report import pack_rows, symbols_digest, unpack_rows
-from embinit_fairseq.io import package_versions, sha256, whole_folder, write_json
+from embinit_fairseq.io import sha256, whole_folder, write_json
+from embinit_fairseq.machine import package_versions
 from embinit_fairseq.resize.old_model import OldModel
 from embinit_fairseq.resize.optimizer import UnknownStateError, resize_optimizer
 from embinit_fairseq.resize.symbol_tensors import with_rows

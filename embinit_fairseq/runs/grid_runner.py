@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.io import cores, make_folder
+from embinit_fairseq.io import make_folder
+from embinit_fairseq.machine import cores
 from embinit_fairseq.runs.jobs import Cluster, Task, ThisMachine, visible_gpus
 from embinit_fairseq.runs.training import STOPPED
 

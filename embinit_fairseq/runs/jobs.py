@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.io import cores, explained, write_text
+from embinit_fairseq.io import explained, write_text
+from embinit_fairseq.machine import cores
 from embinit_fairseq.runs.training import STOPPED, lock, send, start
 
 #: seconds between two looks at a command

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from embinit_fairseq.errors import DataError, EmbinitError, OptionError, counted
-from embinit_fairseq.io import hardware, versions, write_json
+from embinit_fairseq.io import write_json
+from embinit_fairseq.machine import hardware, versions
 from embinit_fairseq.runs.command import (
     CHOOSING,
     FREE_OPTIONS,

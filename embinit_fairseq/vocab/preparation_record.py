@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.io import PathLike, check_is_file, package_versions, read_json, sha256, write_json
+from embinit_fairseq.io import PathLike, check_is_file, read_json, sha256, write_json
+from embinit_fairseq.machine import package_versions
 from embinit_fairseq.vocab.codes import VOCABULARY, codes_text, codes_vocabulary
 from embinit_fairseq.vocab.dictionary import is_filler, read_dictionary
 from embinit_fairseq.vocab.preparation_options import written

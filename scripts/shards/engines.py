@@ -21,7 +21,8 @@ from tqdm import tqdm
 
 from embinit_fairseq.arguments import read_pairs
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.io import cores, explained
+from embinit_fairseq.io import explained
+from embinit_fairseq.machine import cores
 from embinit_fairseq.runs.training import lock
 
 #: name -> what runs the tasks

@@ -29,7 +29,8 @@ from torch import Tensor, nn
 
 from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import DataError, one_line
-from embinit_fairseq.io import hardware, write_json
+from embinit_fairseq.io import write_json
+from embinit_fairseq.machine import hardware
 from embinit_fairseq.runs.command import data_hashes, parse_command
 from embinit_fairseq.runs.record import RESULT, TRAINING
 from embinit_fairseq.runs.training import check_same, new_record, record_before

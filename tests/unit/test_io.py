@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from embinit_fairseq import io
+from embinit_fairseq import io, machine
 from embinit_fairseq.errors import DataError, OutputError
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -200,6 +200,6 @@ def test_inputs_of_a_command_must_be_files(tmp_path):
 
 def test_versions_and_hardware_are_named(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert {"cpu", "cores", "threads", "gpus"} == set(io.hardware())
-    assert io.package_versions(["numpy", "no-such-package"])["no-such-package"] is None
-    assert {"python", "torch", "revision"} <= set(io.versions())
+    assert {"cpu", "cores", "threads", "gpus"} == set(machine.hardware())
+    assert machine.package_versions(["numpy", "no-such-package"])["no-such-package"] is None
+    assert {"python", "torch", "revision"} <= set(machine.versions())
