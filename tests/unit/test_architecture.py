@@ -8,8 +8,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[2] / "embinit_fairseq"
 
 #: package -> packages it may import from, in addition to BELOW, which are below everything
-BELOW = {"arguments", "errors", "io", "figures", "checkpoint_file", "version"}
-ALONE = "errors version registration vocab modules optimizers".split()
+BELOW = {"arguments", "errors", "io", "figures", "checkpoint_file", "machine", "version"}
+ALONE = "errors machine version registration vocab modules optimizers".split()
 ARROWS = {
     **{room: set() for room in ALONE},
     "arguments": {"errors"},
