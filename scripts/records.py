@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import math
 import re
 import statistics
 import sys
@@ -30,6 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.arguments import ArgumentParser
+from embinit_fairseq.runs.metrics import known_direction
+from embinit_fairseq.runs.paired import seed_interval
 from embinit_fairseq.runs.record import read_run
 
 #: columns of the row of epoch 0, after the labels
@@ -38,8 +39,6 @@ FACTS = (
 )
 #: columns of the other rows; losses in bits, seconds since the start
 EPOCH = "epoch updates train_loss valid_loss valid_score cpu_s wall_s".split()
-#: entries of an epoch that are not a score
-_NOT_SCORES = {"loss", "ppl", "wps", "wpb", "bsz", "num_updates", "best_loss"}
 
 
 def rows_of(folder: Path, name: str) -> Iterator[dict[str, Any]]:
@@ -71,7 +70,7 @@ def rows_of(folder: Path, name: str) -> Iterator[dict[str, Any]]:
     for epoch, values in record["epochs"].items():
         points.setdefault(int(values["train_num_updates"]), {"epoch": epoch}).update(train_loss=values["train_loss"])
     for updates, values in sorted(points.items()):
-        score = next((name for name in values if name[:6] == "valid_" and name[6:] not in _NOT_SCORES), "")
+        score = next((name for name in values if name.startswith("valid_") and known_direction(name)), "")
         seconds = dict(record.get("times", {}).get(str(updates), {}))
         if updates == max(points) and seconds.get("cpu_s") is None:
             seconds["cpu_s"] = record["time"].get("cpu_s")
@@ -185,14 +184,10 @@ def table(args: argparse.Namespace) -> None:
         print(line(*values, str(len(runs)), *cells))
 
 
-#: 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom
-T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-
-
 def interval(differences: Sequence[float]) -> float | None:
-    """Return half of the 95 % interval of the mean; None for a single number."""
-    count = len(differences)
-    return T[count - 2] * statistics.stdev(differences) / math.sqrt(count) if count > 1 else None
+    """Return half of the 95 % interval of the mean (Student's t); None for a single number."""
+    both = seed_interval(differences)
+    return None if both is None else both["high"] - both["mean"]
 
 
 def contrast(args: argparse.Namespace) -> None:
