@@ -12,8 +12,9 @@ import argparse
 import csv
 import statistics
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from records import around, best_epoch, cell, line, loss, losses, number, read, runs_by, spread
 
@@ -29,62 +30,73 @@ RECORDS = "docs/results/records"
 Claim = tuple[str, tuple[str, ...]]
 
 
-def initialisations(records: Path) -> Iterator[Claim]:
-    """Yield what is said of Multi30k: BLEU, brevity penalties, differences over seeds, the higher rate."""
+#: initialisation -> title on the page; name on the README
+TABLE1 = {
+    "none": ("fairseq's own, N(0, 1/D)", "fairseq's own N(0, 1/D) | not given"),
+    "xavier": ("xavier", "Xavier's random numbers | `xavier`"),
+    "shuffled_xavier": ("shuffled at Xavier's scale", "the same, shuffled | `shuffled --embed-init-std xavier`"),
+    "pretrained_xavier": ("pretrained_xavier", "vectors at Xavier's scale | `pretrained_xavier`"),
+    "pretrained": ("pretrained (raw)", "raw vectors | `pretrained`"),
+    "shuffled": ("shuffled (raw)", "raw vectors, shuffled | `shuffled`"),
+}
+
+
+def of_init(records: Path, value: Callable[[dict[str, Any]], float]) -> dict[str, list[float]]:
+    """Return initialisation -> the value of its three runs at the paper's learning rate."""
     runs = runs_by(records / "table1-full.csv", "init", "seed")
-    names = {"xavier": "Xavier's random numbers | `xavier`", "pretrained": "raw vectors | `pretrained`"}
-    names |= {"none": "fairseq's own N(0, 1/D) | not given", "shuffled": "raw vectors, shuffled | `shuffled`"}
-    names["pretrained_xavier"] = "vectors at Xavier's scale | `pretrained_xavier`"
-    names["shuffled_xavier"] = "the same, shuffled | `shuffled --embed-init-std xavier`"
-    bleu = {init: [float(runs[init, seed]["bleu"]) for seed in "123"] for init in names}
-    bits = {init: [loss(runs[init, seed]) for seed in "123"] for init in names}
+    return {init: [value(runs[init, seed]) for seed in "123"] for init in TABLE1}
+
+
+def bleu(run: dict[str, Any]) -> float:
+    """Return the BLEU of a run."""
+    return float(run["bleu"])
+
+
+def subtract(values: dict[str, list[float]], first: str, second: str) -> list[float]:
+    """Return the differences of two initialisations, one per seed."""
+    return [a - b for a, b in zip(values[first], values[second])]
+
+
+def initialisation_tables(records: Path) -> Iterator[Claim]:
+    """Yield the rows of Multi30k: losses, BLEU, brevity penalties, the higher rate."""
+    scores, bits = of_init(records, bleu), of_init(records, loss)
+    training = of_init(records, lambda run: run["epochs"][7]["train_loss"])
+    brevities = of_init(records, lambda run: float(run["brevity"]))
     higher = runs_by(records / "table1-full-rates.csv", "init")
-    for init, name in names.items():
-        brevity = statistics.mean(float(runs[init, seed]["brevity"]) for seed in "123")
-        score = f"{statistics.mean(bleu[init]):.1f} ± {statistics.stdev(bleu[init]):.1f}"
-        last = ""
-        if (init,) in higher:
-            run = higher[(init,)]
-            last = f"{float(run['bleu']):.1f} ({float(run['brevity']):.3f})"
-        yield f"| {name} | {score} | {brevity:.3f} | {last}".rstrip(), README
+    for init, (title, name) in TABLE1.items():
+        train, brevity = f"{statistics.mean(training[init]):.3f}", f"{statistics.mean(brevities[init]):.3f}"
+        against = "" if init == "xavier" else around(subtract(scores, init, "xavier"), 2, "+")
+        yield line(title, cell(bits[init], 3), train, cell(scores[init], 1), brevity, against), MULTI30K
+        row = f"| {name} | {cell(scores[init], 1)} | {brevity} |"
+        if run := higher.get((init,)):
+            facts = number(run, "bleu", 1), number(run, "brevity", 3)
+            yield line(title.split(",")[0], losses([run]), *facts), MULTI30K
+            row += " {} ({})".format(*facts)
+        yield row, README
 
-    def differences(values: dict[str, list[float]], first: str, second: str) -> list[float]:
-        return [a - b for a, b in zip(values[first], values[second])]
 
-    titles = {"none": "fairseq's own, N(0, 1/D)", "shuffled_xavier": "shuffled at Xavier's scale"}
-    titles |= {"xavier": "xavier", "pretrained_xavier": "pretrained_xavier"}
-    titles |= {"pretrained": "pretrained (raw)", "shuffled": "shuffled (raw)"}
-    for init, title in titles.items():
-        train = statistics.mean(runs[init, seed]["epochs"][7]["train_loss"] for seed in "123")
-        brevity = statistics.mean(float(runs[init, seed]["brevity"]) for seed in "123")
-        against = "" if init == "xavier" else around(differences(bleu, init, "xavier"), 2, "+")
-        yield line(title, cell(bits[init], 3), f"{train:.3f}", cell(bleu[init], 1), f"{brevity:.3f}", against), MULTI30K
-        if (init,) in higher:
-            facts = number(higher[(init,)], "bleu", 1), number(higher[(init,)], "brevity", 3)
-            yield line(title.split(",")[0], losses([higher[(init,)]]), *facts), MULTI30K
-    content = differences(bleu, "pretrained_xavier", "shuffled_xavier")
-    yield f"{around(content, 2)} BLEU at Xavier's scale", MULTI30K
-    content = differences(bits, "shuffled", "pretrained")
-    yield f"{around(differences(bleu, 'pretrained', 'shuffled'), 2, '+')} raw ({around(content, 3)} bits)", MULTI30K
-    lost = differences(bleu, "xavier", "pretrained")
+def initialisations(records: Path) -> Iterator[Claim]:
+    """Yield what is said of Multi30k: differences over seeds, and at the higher rate."""
+    scores, bits = of_init(records, bleu), of_init(records, loss)
+    lost = subtract(scores, "xavier", "pretrained")
     yield f"lose {statistics.mean(lost):.1f} BLEU to Xavier's", BOTH + MULTI30K
     yield f"(95 % interval {spread(lost, 1)}", BOTH
-    gained = differences(bleu, "pretrained_xavier", "xavier")
-    yield f"gain {statistics.mean(gained):.2f} ({spread(gained, 2)})", BOTH
-    content = differences(bleu, "pretrained_xavier", "shuffled_xavier")
+    for init, pages in (("pretrained_xavier", BOTH), ("shuffled_xavier", FINDINGS)):
+        gained = subtract(scores, init, "xavier")
+        yield f"gain {statistics.mean(gained):.2f} ({spread(gained, 2)})", pages
+    content = subtract(scores, "pretrained_xavier", "shuffled_xavier")
+    yield f"{around(content, 2)} BLEU at Xavier's scale", MULTI30K
     yield f"{-statistics.mean(content):.2f} less ({spread(content, 2)})", FINDINGS
-    gained = differences(bleu, "shuffled_xavier", "xavier")
-    yield f"gain {statistics.mean(gained):.2f} ({spread(gained, 2)})", FINDINGS
-    content = differences(bits, "shuffled", "pretrained")
-    yield f"{statistics.mean(content):.3f} bits ({spread(content, 2)})", FINDINGS
-    bits_lost = statistics.mean(differences(bits, "pretrained", "xavier"))
-    yield f"raw vectors lose {bits_lost:.3f} bits and {statistics.mean(lost):.1f} BLEU", FINDINGS
-    content = differences(bleu, "pretrained", "shuffled")
-    yield f"{statistics.mean(content):.1f} BLEU ({spread(content, 1)})", BOTH
-    penalty = loss(higher[("pretrained",)]) - loss(higher[("xavier",)])
-    before = statistics.mean(differences(bits, "pretrained", "xavier"))
-    yield f"lose {penalty:.2f} bits instead of {before:.2f}", FINDINGS
-    yield f"{penalty:.2f} bits worse than Xavier's numbers instead of {before:.2f}", README
+    raw_bits, raw_bleu = subtract(bits, "shuffled", "pretrained"), subtract(scores, "pretrained", "shuffled")
+    yield f"{around(raw_bleu, 2, '+')} raw ({around(raw_bits, 3)} bits)", MULTI30K
+    yield f"{statistics.mean(raw_bits):.3f} bits ({spread(raw_bits, 2)})", FINDINGS
+    yield f"{statistics.mean(raw_bleu):.1f} BLEU ({spread(raw_bleu, 1)})", BOTH
+    penalty = statistics.mean(subtract(bits, "pretrained", "xavier"))
+    yield f"raw vectors lose {penalty:.3f} bits and {statistics.mean(lost):.1f} BLEU", FINDINGS
+    higher = runs_by(records / "table1-full-rates.csv", "init")
+    left = loss(higher[("pretrained",)]) - loss(higher[("xavier",)])
+    yield f"lose {left:.2f} bits instead of {penalty:.2f}", FINDINGS
+    yield f"{left:.2f} bits worse than Xavier's numbers instead of {penalty:.2f}", README
 
 
 def scale(records: Path) -> Iterator[Claim]:
@@ -217,9 +229,8 @@ def duo(records: Path) -> Iterator[Claim]:
     every = {name: {run["run"]: run for run in read(records / f"{name}.csv")} for name in set(files.values())}
     single = {label: every[name][f"transformer.{label}"] for label, name in files.items()}
     double = {label: every[name][f"duo_stream_decoder.{label}"] for label, name in files.items()}
-    for (
-        model
-    ) in "transformer transformer_avg transformer_concat transformer_equal duo_stream_decoder duo_two_sets".split():
+    models = "transformer transformer_avg transformer_concat transformer_equal duo_stream_decoder duo_two_sets"
+    for model in models.split():
         of_model = [every[name].get(f"{model}.{label}") for label, name in files.items()]
         yield (
             line(
@@ -333,7 +344,7 @@ def transfer(records: Path) -> Iterator[Claim]:
     yield f"has {min(scratch):.0f} to {max(scratch):.0f} after one epoch and {whole[0]:.1f} after eight", TRANSFER
 
 
-PARTS = (initialisations, scale, raw_vectors, masked_language_models, duo, new_words, transfer)
+PARTS = (initialisation_tables, initialisations, scale, raw_vectors, masked_language_models, duo, new_words, transfer)
 
 
 def plain(text: str) -> str:
