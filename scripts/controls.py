@@ -103,8 +103,6 @@ def content(records: Path) -> Iterator[str]:
         means = (f"{statistics.mean(map(best_loss, found.values())):.3f}" for found in arms.values())
         worth = (shown(cost(arms[f"{name}_shuffled"], arms[name])) for name in ("own", "oracle"))
         yield line(f"{int(pairs):,}", *means, *worth)
-        gains = (shown(cost(arms["xavier"], arms[name])) for name in ("own", "oracle"))
-        yield line(f"{int(pairs):,}", *gains)
 
 
 # ---- 3. New words ----------------------------------------------------------------------------------------------------

@@ -34,9 +34,10 @@ from embinit_fairseq.runs.paired import seed_interval
 from embinit_fairseq.runs.record import read_run
 
 #: columns of the row of epoch 0, after the labels
-FACTS = (
-    "parameters absorption_encoder absorption_decoder bleu brevity chrf revision torch cpu data vectors command".split()
-)
+FACTS = [
+    *("parameters", "absorption_encoder", "absorption_decoder", "bleu", "brevity", "chrf"),
+    *("revision", "torch", "cpu", "data", "vector_files", "command"),
+]
 #: columns of the other rows; losses in bits, seconds since the start
 EPOCH = "epoch updates train_loss valid_loss valid_score cpu_s wall_s".split()
 
@@ -60,7 +61,7 @@ def rows_of(folder: Path, name: str) -> Iterator[dict[str, Any]]:
         "torch": record["versions"]["torch"],
         "cpu": record["hardware"]["cpu"] if on_cpu else ", ".join(record["hardware"]["gpus"]),
         "data": record["data"]["all"][:12],
-        "vectors": " ".join(f"{name}:{digest[:12]}" for name, digest in record["vector_files"].items()),
+        "vector_files": " ".join(f"{name}:{digest[:12]}" for name, digest in record["vector_files"].items()),
         "command": record["command"],
     }
     points: dict[int, dict[str, Any]] = {}  # by updates

@@ -8,6 +8,7 @@ They take the logits from the model's output; a model whose probabilities are no
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from fairseq.criterions import register_criterion
@@ -21,13 +22,13 @@ from torch import Tensor, nn
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.modules.blockwise_cross_entropy import fused_cross_entropy
 
+#: models whose probabilities were compared with their logits
+_CHECKED: WeakSet[nn.Module] = WeakSet()
+
 
 @register_criterion("fused_cross_entropy", dataclass=CrossEntropyCriterionConfig)
 class FusedCrossEntropy(CrossEntropyCriterion):
     """fairseq's `cross_entropy`."""
-
-    #: the model whose logits were checked, in a tuple: not a submodule
-    checked: tuple[Any, ...] = ()
 
     def compute_loss(self, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
         """Return (loss, loss): a sum, or without `reduce` a loss for each token of the batch."""
@@ -42,8 +43,6 @@ class FusedCrossEntropy(CrossEntropyCriterion):
 @register_criterion("fused_label_smoothed_cross_entropy", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
 class FusedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
     """fairseq's `label_smoothed_cross_entropy`."""
-
-    checked: tuple[Any, ...] = ()
 
     def compute_loss(self, model: nn.Module, net_output: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
         """Return (loss, negative log-likelihood): sums, or without `reduce` one for each token of the batch, (N, 1)."""
@@ -75,7 +74,7 @@ def check_logits(criterion: Any, model: Any, net_output: Any) -> None:
 
     They are compared for the first sentence of the first batch of a model.
     """
-    if any(model is checked for checked in criterion.checked):
+    if model in _CHECKED:
         return
     name = "label_smoothed_cross_entropy" if hasattr(criterion, "eps") else "cross_entropy"
     remedy = f"give --criterion {name}"
@@ -88,4 +87,4 @@ def check_logits(criterion: Any, model: Any, net_output: Any) -> None:
             raise OptionError(
                 f"--criterion fused_{name}: {type(model).__name__} has probabilities of its own; {remedy}"
             )
-    criterion.checked = (model,)
+    _CHECKED.add(model)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from embinit_fairseq.models.tupe import position_sizes
 from embinit_fairseq.modules.position_encoding import ENCODERS, POSITION_ENCODINGS, published_name
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ _AUTO_MAP = {
 def _tupe_config(trained: Trained) -> dict[str, Any]:
     """Return the arguments of `TupeConfig`."""
     cfg = trained.options
-    encoding = POSITION_ENCODINGS[str(cfg.position_encoding)]
+    sizes = position_sizes(cfg)
     config = {
         "architectures": [_AUTO_MAP[trained.auto_class].rpartition(".")[2]],
         "auto_map": _AUTO_MAP,
@@ -143,12 +144,12 @@ def _tupe_config(trained: Trained) -> dict[str, Any]:
         "hidden_dropout_prob": cfg.dropout,
         "attention_probs_dropout_prob": cfg.attention_dropout,
         "activation_dropout": cfg.activation_dropout,
-        "max_position_embeddings": cfg.max_positions,
+        "max_position_embeddings": sizes.max_positions,
         "position_encoding": str(cfg.position_encoding),
-        "reset": str(cfg.tupe_reset) if encoding.resets and not cfg.tupe_tie_cls else None,
-        "rotary": encoding.rotates and cfg.rotary,
-        "num_buckets": cfg.rel_pos_bins if encoding.has_buckets(cfg.rel_pos) else 0,
-        "max_distance": cfg.max_rel_pos,
+        "reset": sizes.reset,
+        "rotary": sizes.rotary,
+        "num_buckets": sizes.num_buckets,
+        "max_distance": sizes.max_distance,
         "normalize_before": cfg.encoder_normalize_before,
         "embedding_normalize": cfg.embedding_normalize,
         "classifier_activation": str(cfg.pooler_activation_fn),

@@ -235,13 +235,10 @@ def without(part: str) -> OptionError:
     )
 
 
-def build_sentence_encoder(cfg: Any, dictionary: Any, shared: Optional[SentenceEncoder] = None) -> SentenceEncoder:
-    """Return a SentenceEncoder for the options.
-
-    shared: an encoder whose embeddings (tokens, positions added to them, layer norm) are used.
-    """
+def position_sizes(cfg: Any) -> PositionSizes:
+    """Return the sizes of the positions that the options of an encoder ask for."""
     kind = POSITION_ENCODINGS[str(cfg.position_encoding)]
-    sizes = PositionSizes(
+    return PositionSizes(
         cfg.encoder_embed_dim,
         cfg.encoder_attention_heads,
         cfg.max_positions,
@@ -250,7 +247,14 @@ def build_sentence_encoder(cfg: Any, dictionary: Any, shared: Optional[SentenceE
         reset=str(cfg.tupe_reset) if kind.resets and not cfg.tupe_tie_cls else None,
         rotary=kind.rotates and cfg.rotary,
     )
-    positions = kind.build(sizes)
+
+
+def build_sentence_encoder(cfg: Any, dictionary: Any, shared: Optional[SentenceEncoder] = None) -> SentenceEncoder:
+    """Return a SentenceEncoder for the options.
+
+    shared: an encoder whose embeddings (tokens, positions added to them, layer norm) are used.
+    """
+    positions = POSITION_ENCODINGS[str(cfg.position_encoding)].build(position_sizes(cfg))
     if shared is not None and isinstance(positions, AddedPositions) and isinstance(shared.positions, AddedPositions):
         positions.embed_positions = shared.positions.embed_positions
     config = EncoderConfig(
