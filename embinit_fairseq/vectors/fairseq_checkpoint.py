@@ -17,7 +17,7 @@ import numpy as np
 
 from embinit_fairseq.checkpoint_file import load_safely, options_of
 from embinit_fairseq.errors import CheckpointError, OptionError
-from embinit_fairseq.vectors.other_tools import refused_of_other_tool, state_of_other_tool
+from embinit_fairseq.vectors.other_tools import refused_of_other_tool, state_of_other_tool, words_with_matrix
 from embinit_fairseq.vectors.table import (
     FIRST_ROWS,
     Origin,
@@ -242,7 +242,12 @@ class FairseqCheckpoint(VectorReader):
         state = checkpoint.get("model") if isinstance(checkpoint, dict) else None
         if not isinstance(state, dict):
             raise CheckpointError(f"{path}: {state_of_other_tool(path, checkpoint)}")
-        self.table, slot, self._matrix = self._find_table(matrices(state), side or "encoder")
+        available = matrices(state)
+        if not available.keys() & {*itertools.chain(*_TABLES.values())} and (
+            remedy := words_with_matrix(path, checkpoint)  # XLM's
+        ):
+            raise CheckpointError(f"{path}: {remedy}")
+        self.table, slot, self._matrix = self._find_table(available, side or "encoder")
         has_both = all(any(name in state for name in _TABLES[half]) for half in _LANGUAGE)
         self._side = slot if has_both else ""
         self.rows, self.dim = self._matrix.shape

@@ -10,7 +10,7 @@ import itertools
 import os
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,21 @@ _GENSIM = (
     'convert it: python -c "from gensim.utils import SaveLoad; m = SaveLoad.load({path!r}); '
     "getattr(m, 'wv', m).save_word2vec_format({vec!r})\""
 )
-_DICT = "list(d)", "list(d.values())"
-_PAIR = "d = (list(d), list(d.values())) if isinstance(d, dict) else d"
+#: d: word -> vector, or words and a matrix in any order -> w, m; words are a list, word -> row or row -> word
+_PAIR = (
+    "d = d if not isinstance(d, dict) else d.values() if {{*map(numpy.ndim, d.values())}} != {{1}} else "
+    "(list(d), list(d.values())); w, m = sorted(d, key=numpy.ndim); r, w = (range(len(m)), w) if not isinstance(w, dict)"
+    " else zip(*sorted(zip(*sorted((list(w), list(w.values())), key=lambda t: isinstance(t[0], str))))); "
+    "m = numpy.array(m)[list(r)]"
+)
+_TRUSTED = "it can execute code when it is opened; if you trust it and"
+_PICKLED = f"{_TRUSTED} it has words and vectors, "
+#: the word of each row first
+_WORD_FIRST = "d = [sorted(r.values(), key=lambda v: not isinstance(v, str)) for r in d]"
 _ROWS = "[r[0] for r in d]", "[numpy.hstack(r[1:]) for r in d]"
 _TABLE = "if its columns are the word and the numbers, "
-_ARROW = "d = [[*r.values()] for r in t.read_table({path!r}).to_pylist()]"
-_HDF = (
-    f"{_TABLE}convert it: "
-    "python -c \"import pandas; pandas.read_hdf({path!r}).to_csv({txt!r}, sep=' ', header=False)\""
-)
+_INDEX = "its index has the words, "
+_FRAME = "d.index", "d.values"
 _READ_WORDS = "w = [word for word in open('WORDS', encoding='utf-8').read().split('\\n') if word]"
 _UNPACK = "unpack it and give the file of vectors in it"
 _FOLDER = "give the folder of the Hugging Face model that it was made from"
@@ -51,14 +57,36 @@ _FOLDER = "give the folder of the Hugging Face model that it was made from"
 _FILES: tuple[tuple[bytes, str, str], ...] = (
     (rb"\x80[\x02-\x05](?s:.){0,200}gensim\.", "a file of gensim (`save`)", _GENSIM),
     (
-        rb"\x80[\x02-\x05]|\((dp|lp)\d+\n|ccopy_reg\n|cgensim",
-        "a pickle of Python objects, which can execute code when it is opened",
-        "if you trust it and it is a dictionary of words and vectors, or words and a matrix (Polyglot), "
-        + _line(f"d = pickle.load(open({{path!r}}, 'rb'), encoding='latin1'); {_PAIR}", "d[0]", "d[1]", "pickle"),
+        rb"\x80[\x02-\x05](?s:.)*?joblib\.numpy_pickle|x[\x01\x5e\x9c\xda](?s:.){0,9}[\0-\x08\x80-\xbf]",
+        "a file of joblib (pickled Python objects)",
+        _PICKLED + _line(f"d = joblib.load({{path!r}}); {_PAIR}", "w", "m", "joblib"),
     ),
-    (rb"\x89HDF\r\n", "an HDF5 file", _HDF),
-    (rb"PAR1", "a Parquet table", _TABLE + _line(_ARROW, *_ROWS, package="pyarrow.parquet as t")),
-    (rb"ARROW1|FEA1", "an Arrow table", _TABLE + _line(_ARROW, *_ROWS, package="pyarrow.feather as t")),
+    (
+        rb"\x80[\x02-\x05](?s:.){0,200}pandas\.",
+        "a table of pandas (to_pickle)",
+        f"{_TRUSTED} {_INDEX}" + _line("d = pandas.read_pickle({path!r})", *_FRAME, package="pandas"),
+    ),
+    (
+        rb"\x80[\x02-\x05]|\((dp|lp)\d+\n|ccopy_reg\n|cgensim",
+        "a pickle of Python objects",
+        _PICKLED + _line(f"d = pickle.load(open({{path!r}}, 'rb'), encoding='latin1'); {_PAIR}", "w", "m", "pickle"),
+    ),
+    (
+        rb"\x89HDF\r\n",
+        "an HDF5 file",
+        f"if pandas wrote it and {_INDEX}" + _line("d = pandas.read_hdf({path!r})", *_FRAME, package="pandas"),
+    ),
+    *(
+        (
+            magic,
+            f"{name} table",
+            _TABLE
+            + _line(
+                f"d = t.read_table({{path!r}}).to_pylist(); {_WORD_FIRST}", *_ROWS, package=f"pyarrow.{module} as t"
+            ),
+        )
+        for magic, name, module in ((rb"PAR1", "a Parquet", "parquet"), (rb"ARROW1|FEA1", "an Arrow", "feather"))
+    ),
     (
         rb"SQLite format 3",
         "a database (Magnitude's vectors are one)",
@@ -75,13 +103,13 @@ _FILES: tuple[tuple[bytes, str, str], ...] = (
     (
         rb"\s*[{\[](?=[^\n]*\"[^\n]*:\s*[\[{])[^\n]*\n\s*[{\[]",
         "JSON, one object per line",
-        "if each has the word and then the vector, "
-        + _line("d = [[*json.loads(r).values()] for r in open({path!r})]", *_ROWS, package="json"),
+        "if each has the word and the vector, "
+        + _line(f"d = map(json.loads, open({{path!r}})); {_WORD_FIRST}", *_ROWS, package="json"),
     ),
     (
         rb"\s*\{\s*\"[^\"\n]*\"\s*:",
         "JSON",
-        "if it has words and vectors, " + _line("d = json.load(open({path!r}))", *_DICT, package="json"),
+        "if it has words and vectors, " + _line(f"d = json.load(open({{path!r}})); {_PAIR}", "w", "m", "json"),
     ),
     (rb"\s*\[\s*[\[{\"][^ ]", "JSON", "write words and matrix to an .npz file"),
     (
@@ -126,10 +154,12 @@ _FOLDERS: tuple[tuple[str, str, str], ...] = (
         "wordembedding_config.json",
         "words and vectors of sentence-transformers",
         _line(
-            "w = json.load(open({path!r} + '/whitespacetokenizer_config.json'))['vocab']",
+            "p = {path!r}; w = json.load(open(p + '/whitespacetokenizer_config.json'))['vocab']; f = p + "
+            "'/model.safetensors'; d = safetensors.torch.load_file(f) if os.path.exists(f) else torch.load(p + "
+            "'/pytorch_model.bin', weights_only=True)",
             "w",
-            "torch.load({path!r} + '/pytorch_model.bin', weights_only=True)['emb_layer.weight']",
-            package="json, torch",
+            "d['emb_layer.weight']",
+            package="json, os, safetensors.torch, torch",
         ),
     ),
     ("saved_model.pb", "a model of TensorFlow", "write words and matrix to an .npz file"),
@@ -137,13 +167,13 @@ _FOLDERS: tuple[tuple[str, str, str], ...] = (
 
 
 def _with_paths(remedy: str, path: str, ending: str = ".npz") -> str:
-    """Put the paths into a remedy: {path} is the file or folder; {npz}, {vec} and {txt} are names of a new file."""
+    """Put the paths into a remedy: {path} is the file or folder; {npz} and {vec} are names of a new file."""
     path = path.rstrip(os.sep) or path
-    return remedy.format(path=path, npz=path + ending, vec=f"{path}.vec", txt=f"{path}.txt")
+    return remedy.format(path=path, npz=path + ending, vec=f"{path}.vec")
 
 
-def _literal(name: str) -> str:
-    """Return a name as Python code in a template of `_with_paths`."""
+def _literal(name: Any) -> str:
+    """Return a name, or names, as Python code in a template of `_with_paths`."""
     return repr(name).replace("{", "{{").replace("}", "}}")
 
 
@@ -153,7 +183,7 @@ def file_of_other_tool(path: str, head: bytes) -> str | None:
     head: its first bytes, unpacked.
     """
     if head.startswith(b"\x93NUMPY"):
-        return _pickled_dict(path) if re.match(rb".{10,12}\{'descr': '\|O'", head, re.DOTALL) else _array_alone(path)
+        return pickled_arrays(path) if re.match(rb".{10,12}\{'descr': '\|O'", head, re.DOTALL) else _array_alone(path)
     for pattern, found, remedy in _COMPILED:
         if pattern.match(head):
             return f"{found}; {_with_paths(remedy, path) if remedy else _folder_of(path)}"
@@ -178,12 +208,15 @@ def _folder_of(path: str) -> str:
     return "give the folder of the model, with its tokenizer"
 
 
-def _pickled_dict(path: str) -> str:
-    line = _line("d = numpy.load({path!r}, allow_pickle=True).item()", *_DICT)
-    return (
-        "Python objects that numpy.save has pickled, which can execute code when they are opened; if you trust them "
-        f"and they are a dictionary of words and vectors, {_with_paths(line, path)}"
-    )
+def pickled_arrays(path: str, names: Sequence[str] = ()) -> str:
+    """Return what a file of NumPy with Python objects is, and the remedy. names: arrays of an .npz file."""
+    code = "d = numpy.load({path!r}, allow_pickle=True)"
+    if names:
+        code += f"; d = [d[n][()] for n in {_literal([*names])}]; d = d[0] if len(d) == 1 else d"
+    else:
+        code += "[()]"
+    line = _line(f"{code}; {_PAIR}", "w", "m")
+    return f"Python objects that NumPy has pickled; {_PICKLED}{_with_paths(line, path, '.words.npz')}"
 
 
 def _array_alone(path: str) -> str:
@@ -235,47 +268,61 @@ def refused_of_other_tool(path: str, message: str) -> str:
     return f"{path}: vectors of MUSE (--export pth); use --export txt, or in MUSE's folder {_with_paths(_MUSE, path)}"
 
 
+#: reads NumPy's arrays, too, which torch.load refuses
+_LOAD = "from embinit_fairseq.checkpoint_file import load_safely; d = load_safely({path!r})"
+
+
+def words_with_matrix(path: str, content: Any) -> str | None:
+    """Return the remedy for a file of torch.save with words and a matrix of as many rows, None for other files."""
+    parts = list(_parts(content))
+    matrices = {_shape(value)[0]: place for place, value in reversed(parts) if len(_shape(value)) == 2}
+    for words, count in filter(None, (_words_in(*part) for part in parts)):
+        if matrix := matrices.get(count):
+            line = _line(_LOAD, words, f"torch.as_tensor({matrix}).detach().float().numpy()", "torch")
+            return f"words and a matrix; {_with_paths(line, path)}"
+    return None
+
+
 def state_of_other_tool(path: str, content: Any) -> str:
     """Return what a file of torch.save holds if it is not a fairseq checkpoint, and the remedy."""
-    load, package = "d = torch.load({path!r}, weights_only=True)", "torch"
-    if isinstance(content, (tuple, list)) and len(content) > 2 and isinstance(content[0], list):
-        return f"a cache of torchtext; {_with_paths(_line(load, 'd[0]', 'd[2].numpy()', package), path)}"
-    if isinstance(content, (tuple, list)):
-        content = dict(enumerate(content))
-    parts = content if isinstance(content, Mapping) else {}
-    shapes = {name: len(getattr(value, "shape", ())) for name, value in parts.items()}
-    matrix = next((name for name, columns in shapes.items() if columns == 2), None)
-    words = next(filter(None, (_words_in(name, value) for name, value in parts.items())), None)
-    if matrix is not None and words:
-        line = _line(load, words, f"torch.as_tensor({_place(matrix)}).detach().float().numpy()", package)
-        return f"words and a matrix; {_with_paths(line, path)}"
-    if set(shapes.values()) == {1}:
-        line = _line(load, "list(d)", "[v.tolist() for v in d.values()]", package)
+    if remedy := words_with_matrix(path, content):
+        return remedy
+    shapes = {len(_shape(value)) for value in content.values()} if isinstance(content, Mapping) else set()
+    if shapes == {1}:
+        line = _line(_LOAD, "list(d)", "[v.tolist() for v in d.values()]", "torch")
         return f"a dictionary of words and vectors; {_with_paths(line, path)}"
-    if matrix is not None:
+    if 2 in shapes:
         return f"weights of a model (a state dict) without its words; {_folder_of(path)}"
-    if len(getattr(content, "shape", ())) == 2:
-        line = _line(f"{load}; {_READ_WORDS}", "w", "torch.as_tensor(d).detach().float().numpy()", package)
+    if len(_shape(content)) == 2:
+        line = _line(f"{_LOAD}; {_READ_WORDS}", "w", "torch.as_tensor(d).detach().float().numpy()", "torch")
         return f"a matrix without words; with a file of one word per row, {_with_paths(line, path)}"
     return "not a fairseq checkpoint (no 'model' in it); name a checkpoint*.pt that fairseq-train wrote"
 
 
-def _place(name: Any) -> str:
-    """Return the code for `d[name]`."""
-    return f"d[{_literal(name) if isinstance(name, str) else name}]"
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(getattr(value, "shape", ()))
 
 
-def _words_in(name: Any, value: Any) -> str | None:
-    """Return the code for the words of `d[name]`: a list, word -> row, or row -> word; None if it has no words."""
-    place = _place(name)
+def _parts(content: Any, place: str = "d", depth: int = 2) -> Iterator[tuple[str, Any]]:
+    """Yield (code, value) of what a container holds, and of what containers in it hold (Stanza's `vocab`)."""
+    is_mapping = isinstance(content, Mapping)
+    if depth and (is_mapping or isinstance(content, (tuple, list))) and not _words_in(place, content):
+        for name, value in content.items() if is_mapping else enumerate(content):
+            inner = f"{place}[{_literal(name)}]"
+            yield inner, value
+            yield from _parts(value, inner, depth - 1)
+
+
+def _words_in(place: str, value: Any) -> tuple[str, int] | None:
+    """Return the code for the words of a value, and their number: a list, word -> row, or row -> word; else None."""
     if isinstance(value, (list, tuple)) and value and all(isinstance(word, str) for word in value):
-        return place
+        return place, len(value)
     if not isinstance(value, Mapping) or not value:
         return None
     kinds = {(type(key), type(row)) for key, row in value.items()}
     if kinds == {(str, int)}:
-        return f"sorted({place}, key={place}.get)"
-    return f"[{place}[i] for i in sorted({place})]" if kinds == {(int, str)} else None
+        return f"sorted({place}, key={place}.get)", len(value)
+    return (f"[{place}[i] for i in sorted({place})]", len(value)) if kinds == {(int, str)} else None
 
 
 # ---- Text that is none ----------------------------------------------------------------------------------------------

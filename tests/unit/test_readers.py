@@ -200,7 +200,7 @@ REFUSED = [
             (b"SQLite format 3\0", "Magnitude.*give"),
             (b"\n\x0e\n\x05<unk>", "sentencepiece model.*give vectors"),
             (b"7z\xbc\xaf'\x1c", "unpack"),
-            (b"\x89HDF\r\n\x1a\n", r"read_hdf\('.*v.any'\).to_csv\('.*v.any.txt'"),
+            (b"\x89HDF\r\n\x1a\n", r"if pandas wrote it.*read_hdf\('.*v.any'\).*v.any.npz'"),
         )
     ),
     (None, np.linspace(-1, 1, 900).tobytes(), "GloVe.*give vectors.txt"),
@@ -277,9 +277,23 @@ def _gensim(path: Path, words: list[str], matrix: np.ndarray) -> None:
 
 
 def _parquet(path: Path, words: list[str], matrix: np.ndarray) -> None:
+    """The words are the last column, as pandas writes an index."""
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     columns = [*matrix[:, :2].T, list(matrix[:, 2:])]
-    parquet.write_table(pyarrow.table([words, *columns], names=list("wabc")), path)
+    parquet.write_table(pyarrow.table([*columns, words], names=list("abcw")), path)
+
+
+def _pandas(path: Path, words: list[str], matrix: np.ndarray) -> None:
+    pytest.importorskip("pandas").DataFrame(matrix, index=words).to_pickle(path, compression=None)
+
+
+def _joblib(path: Path, words: list[str], matrix: np.ndarray, compress: int) -> None:
+    pytest.importorskip("joblib").dump({"vectors": matrix, "words": words}, path, compress)
+
+
+def _rows(words: list[str], first: int = 0) -> dict[str, int]:
+    """Word -> row, in another order than the rows."""
+    return {word: first + words.index(word) for word in sorted(words)}
 
 
 OTHERS: dict[str, Callable[[Path, list[str], np.ndarray], object]] = {
@@ -289,16 +303,33 @@ OTHERS: dict[str, Callable[[Path, list[str], np.ndarray], object]] = {
     "pickle 0": lambda path, words, matrix: path.write_bytes(pickle.dumps(dict(zip(words, matrix.tolist())), 0)),
     "json": lambda path, words, matrix: path.write_text(json.dumps(dict(zip(words, matrix.tolist())), indent=1)),
     "jsonl": lambda path, words, matrix: path.write_text(
-        "".join(json.dumps({"w": word, "v": row.tolist()}) + "\n" for word, row in zip(words, matrix))
+        "".join(json.dumps({"v": row.tolist(), "w": word}) + "\n" for word, row in zip(words, matrix))
     ),
     "pickle of a pair": lambda path, words, matrix: path.write_bytes(pickle.dumps((tuple(words), matrix), 2)),
+    "pickle of rows": lambda path, words, matrix: path.write_bytes(
+        pickle.dumps((np.vstack([matrix[:1], matrix]), _rows(words, 1)))
+    ),
+    "pickle of words of rows": lambda path, words, matrix: path.write_bytes(
+        pickle.dumps({"m": matrix, "w": {row: word for word, row in _rows(words).items()}})
+    ),
+    "json of two": lambda path, words, matrix: path.write_text(json.dumps({"w": words, "m": matrix.tolist()})),
+    "pandas": _pandas,
+    "joblib": partial(_joblib, compress=0),
+    "compressed joblib": partial(_joblib, compress=3),
+    "object.npz": lambda path, words, matrix: np.savez(path, words=np.array(words, object), vectors=matrix, n=matrix),
+    "rows.npz": lambda path, words, matrix: np.savez(path, m=matrix, v=_rows(words)),
     "dict.npy": lambda path, words, matrix: np.save(path, dict(zip(words, matrix))),
     "words, matrix": lambda path, words, matrix: torch.save({"w": words, "m": torch.from_numpy(matrix)}, path),
-    "matrix, word2id": lambda path, words, matrix: torch.save(
-        (torch.from_numpy(matrix), {word: words.index(word) for word in sorted(words)}), path
-    ),
+    "matrix, word2id": lambda path, words, matrix: torch.save((torch.from_numpy(matrix), _rows(words)), path),
     "id2word, matrix": lambda path, words, matrix: torch.save(
         {"w": {row: words[row] for row in (2, 0, 1)}, "m": torch.from_numpy(matrix), "lang": "en"}, path
+    ),
+    "of NumPy": lambda path, words, matrix: torch.save(dict(zip(words, matrix)), path),
+    "Stanza": lambda path, words, matrix: torch.save(
+        {"vocab": {"lang": "en", "_unit2id": _rows(words)}, "emb": torch.from_numpy(matrix)}, path
+    ),
+    "XLM": lambda path, words, matrix: torch.save(
+        {"model": {"a": torch.ones(2, 4), "b": torch.from_numpy(matrix)}, "dico": dict(enumerate(words))}, path
     ),
     "tensor": lambda path, words, matrix: torch.save(torch.from_numpy(matrix), path),
     "npy": lambda path, words, matrix: np.save(path.open("wb"), matrix),
