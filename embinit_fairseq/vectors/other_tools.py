@@ -6,6 +6,7 @@ the user, who knows whether the file can be trusted.
 
 from __future__ import annotations
 
+import csv
 import itertools
 import os
 import re
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from embinit_fairseq.vectors.numbers import parse_number
 from embinit_fairseq.vectors.text_lines import fields, numeric_tail
 
 # ---- Lines that convert a file --------------------------------------------------------------------------------------
@@ -37,8 +39,9 @@ _GENSIM = (
 #: d: word -> vector, or words and a matrix in any order -> w, m; words are a list, word -> row or row -> word
 _PAIR = (
     "d = d if not isinstance(d, dict) else d.values() if {{*map(numpy.ndim, d.values())}} != {{1}} else "
-    "(list(d), list(d.values())); w, m = sorted(d, key=numpy.ndim); r, w = (range(len(m)), w) if not isinstance(w, dict)"
-    " else zip(*sorted(zip(*sorted((list(w), list(w.values())), key=lambda t: isinstance(t[0], str))))); "
+    "(list(d), list(d.values())); w, m = sorted(d, key=numpy.ndim); "
+    "r, w = (range(len(m)), w) if not isinstance(w, dict) else "
+    "zip(*sorted(zip(*sorted((list(w), list(w.values())), key=lambda t: isinstance(t[0], str))))); "
     "m = numpy.array(m)[list(r)]"
 )
 _TRUSTED = "it can execute code when it is opened; if you trust it and"
@@ -133,6 +136,7 @@ _FOLDERS: tuple[tuple[str, str, str], ...] = (
         "an adapter (PEFT), which has no embedding matrix",
         "give the folder of its base_model_name_or_path, or merge them: merge_and_unload().save_pretrained()",
     ),
+    ("*.vectors.npy", "a folder of gensim's files", "name the file that `save` wrote, such as {path}/NAME.model"),
     ("checkpoint*.pt", "a folder of fairseq checkpoints", "name one of them, such as {path}/checkpoint_best.pt"),
     (
         "vocab/key2row",
@@ -366,3 +370,37 @@ def text_of_other_tool(lines: list[bytes]) -> str | None:
     if max(widths) < _FEW and sum(count > 2 for count in spaces) > len(lines) / 2:
         return "several words before the numbers of most lines: a text or a table of results; give word vectors"
     return None
+
+
+#: between the columns of a table, with a comma for the decimal point but in the last
+_SEPARATORS = (";", "\t", " ", ",")
+
+
+def table_of_other_tool(path: str, lines: list[bytes]) -> str | None:
+    """Return the fault of a table with words and numbers that text of vectors has otherwise, and the remedy; else None.
+
+    lines: the first lines of a file; the first one may be the names of the columns.
+    """
+    texts = [line.decode(errors="replace") for line in lines[:2]]
+    for (above, text), separator in itertools.product(enumerate(texts), _SEPARATORS):
+        if _is_row(text, separator):
+            code = (
+                f"t = csv.reader(open({{path!r}}, encoding='utf-8-sig', newline=''), delimiter={separator!r}); "
+                "w, m = zip(*((r[0], numpy.array([x.replace(',', '.') for x in r[1:]], 'f4')) for r in "
+                f"itertools.islice(t, {above}, None) if r))"
+            )
+            line = _with_paths(_line(code, "w", "m", "csv, itertools"), path)
+            return f":{above + 1}: a table with {separator!r} between the columns ({text[:60]!r}); {line}"
+    return None
+
+
+def _is_row(text: str, separator: str) -> bool:
+    """Return True for a line of a table that is a word and numbers, unless they only number the columns."""
+    try:
+        word, *values = next(csv.reader([text], delimiter=separator), [""])
+    except csv.Error:  # bytes that are no text
+        return False
+    numbers = [value.strip().replace(",", ".") for value in values]
+    columns = list(map(str, range(len(numbers) + 1)))
+    are_numbers = len(numbers) > 1 and all(parse_number(number.encode()) is not None for number in numbers)
+    return are_numbers and not numeric_tail(word.encode()) and numbers not in (columns[:-1], columns[1:])

@@ -4,6 +4,7 @@ end in one line with file and remedy, and memory grows with the wanted rows.
 A format joins by a line in SOURCES (source_files.py). Peculiarities of one format are in test_vectors_<format>.py.
 """
 
+import csv
 import gzip
 import io
 import json
@@ -189,7 +190,7 @@ REFUSED = [
     (None, b"2 3 4 5 2 2166136261 < >\n0 0.1 0.2 0.3\n1 0.1 0.2 0.3\n", "floret.*give"),
     (None, b"2024 | INFO | x\nS-0\tthe\nP-0\t-0.1 -0.2\nP-1\t-0.1 -0.2\n", "fairseq-generate.*checkpoint"),
     (None, b"\\data\\\nngram 1=2\n\n\\1-grams:\n-1.5\tthe\t-0.3\n-1.5\ta\t-0.3\n", "ARPA.*give"),
-    (None, b'"word","a","b"\n"the","0.1","0.2"\n', r"tail -n \+2 FILE \| tr -d '\"\[\]\(\)' \| tr ',;'"),
+    (None, b'"word","a","b"\n"the","[0.1","0.2]"\n', r"tail -n \+2 FILE \| tr -d '\"\[\]\(\)' \| tr ',;'"),
     # other tools
     *(
         (None, head + bytes(90), said)
@@ -208,8 +209,8 @@ REFUSED = [
     (None, b"\n<!DOCTYPE html>\n<p>error 404</p>\n", "web page.*download"),
     (None, b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7\nsize 123\n", "git lfs pull"),
     (None, "a 1 2\nb 3 4\n".encode("utf-16"), "iconv"),
-    *((None, f"a{s}1{s}2\nb{s}3{s}4\n".encode(), "tr ',;'") for s in ",;"),
-    (None, b"a 0,1 0,2\nb 0,3 0,4\n", "decimal points"),
+    *((None, f"a {s} [1{s}2]\nb {s} [3{s}4]\n".encode(), "tr ',;'") for s in ",;"),
+    (None, LINES.replace(b"\n", b"\r"), r"tr '\\r' '\\n'"),
     *((None, head + b"a [0.1 0.2]\nb [0.1 0.2]\n", r"cat FILE \| tr -d '\"\[\]") for head in (b"", b"2 2\n")),
     *(
         (None, head + b"a f4.x(0.1) f(2)\nb f(0.1) f(0.2)\n", r"'a f4.*write .*cat FILE \| sed 's/.*\(/\(/g' \| tr")
@@ -283,6 +284,13 @@ def _parquet(path: Path, words: list[str], matrix: np.ndarray) -> None:
     parquet.write_table(pyarrow.table([*columns, words], names=list("abcw")), path)
 
 
+def _csv(path: Path, words: list[str], matrix: np.ndarray, separator: str, point: str, with_names: bool) -> None:
+    """Write words that are separators in quotes, as spreadsheets do; pandas names columns by their numbers."""
+    rows = [[word, *(str(number).replace(".", point) for number in row)] for word, row in zip(words, matrix)]
+    with path.open("w", encoding="utf-8-sig", newline="") as file:
+        csv.writer(file, delimiter=separator).writerows([["word", *range(4)]] * with_names + rows)
+
+
 def _pandas(path: Path, words: list[str], matrix: np.ndarray) -> None:
     pytest.importorskip("pandas").DataFrame(matrix, index=words).to_pickle(path, compression=None)
 
@@ -301,6 +309,11 @@ OTHERS: dict[str, Callable[[Path, list[str], np.ndarray], object]] = {
     "v.kv.vectors.npy": lambda path, words, matrix: _gensim(path.with_name("v.kv"), words, matrix),
     "pickle": lambda path, words, matrix: path.write_bytes(pickle.dumps(dict(zip(words, matrix)))),
     "pickle 0": lambda path, words, matrix: path.write_bytes(pickle.dumps(dict(zip(words, matrix.tolist())), 0)),
+    **{
+        f"csv {ord(separator)} {with_names}": partial(_csv, separator=separator, point=point, with_names=with_names)
+        for separator, point in ((",", "."), (";", ","), ("\t", ","), (" ", ","))
+        for with_names in (False, True)
+    },
     "json": lambda path, words, matrix: path.write_text(json.dumps(dict(zip(words, matrix.tolist())), indent=1)),
     "jsonl": lambda path, words, matrix: path.write_text(
         "".join(json.dumps({"v": row.tolist(), "w": word}) + "\n" for word, row in zip(words, matrix))
@@ -322,7 +335,7 @@ OTHERS: dict[str, Callable[[Path, list[str], np.ndarray], object]] = {
     "words, matrix": lambda path, words, matrix: torch.save({"w": words, "m": torch.from_numpy(matrix)}, path),
     "matrix, word2id": lambda path, words, matrix: torch.save((torch.from_numpy(matrix), _rows(words)), path),
     "id2word, matrix": lambda path, words, matrix: torch.save(
-        {"w": {row: words[row] for row in (2, 0, 1)}, "m": torch.from_numpy(matrix), "lang": "en"}, path
+        {"w": {row: words[row] for row in (2, 0, 3, 1)}, "m": torch.from_numpy(matrix), "lang": "en"}, path
     ),
     "of NumPy": lambda path, words, matrix: torch.save(dict(zip(words, matrix)), path),
     "Stanza": lambda path, words, matrix: torch.save(
@@ -344,7 +357,7 @@ OTHERS: dict[str, Callable[[Path, list[str], np.ndarray], object]] = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_the_line_that_converts_a_file_of_another_tool_does(tmp_path, monkeypatch, name):
-    words, matrix = ["the", "über", "cat"], numbers(3, 4)
+    words, matrix = ["the", "über", ",", '"'], numbers(4, 4)
     OTHERS[name](tmp_path / name, words, matrix)
     monkeypatch.chdir(tmp_path)
     Path("WORDS").write_text("\n".join(words) + "\n", encoding="utf-8")
@@ -371,6 +384,7 @@ def test_folders_of_other_tools(tmp_path):
     for name, said in (
         ("checkpoint_best.pt", "a/checkpoint_best.pt"),
         ("vocab/key2row", r"spacy.load\("),
+        ("v.model.vectors.npy", "gensim.*such as .*a/NAME.model"),
         ("key2row", r"Vocab\(\).from_disk\("),
         ("shared_vocabulary.json", "CTranslate2.*give"),
         ("0_WordEmbeddings/model.safetensors", "wordembedding_config"),
@@ -386,6 +400,26 @@ def test_folders_of_other_tools(tmp_path):
             said = "0_WordEmbeddings' .*convert|convert.*whitespacetokenizer"
         with pytest.raises(VectorFileError, match=said):
             open_vectors(file.parents[name.count("/")])
+
+
+def test_a_folder_names_its_file_of_vectors(tmp_path):
+    """As gensim's downloader and Hugging Face's hub make them; a file of torch.save may be anything."""
+    for files, said in (
+        (
+            {"glove/__init__.py": b"import os\n", "glove/glove.gz": gzip.compress(LINES)},
+            "give a file .*glove/glove.gz$",
+        ),
+        ({"README.md": bytes(9), "model.bin": fasttext(["x"], numbers(4))}, "give a file .*/model.bin$"),
+        ({"adapter.bin": packed(lambda stream: torch.save({"w": torch.ones(9)}, stream))}, "save_pretrained"),
+        ({"vocab.txt": b"the\nof\n"}, "save_pretrained"),
+    ):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+        with pytest.raises(VectorFileError, match=said) as error:
+            open_vectors(folder)
+        one_line(error, folder)
 
 
 @each_source
