@@ -36,6 +36,7 @@ PADDING = "".join(f"padding{n} 0 0\n" for n in range(30))
         *((f"{word} 1 2\nb 3 4\n", {word: [1, 2]}, (2, 0, 0)) for word in ("<html", "version", "a,b", "1;2", "<?xml")),
         # what Unicode takes for blanks and ends of lines
         ("\u00a0 1 2\nx\x85y 3 4\n\u2028 5 6\n", {"\u00a0": [1, 2], "x\x85y": [3, 4], "\u2028": [5, 6]}, (3, 0, 0)),
+        ("\ufeff2 2\na 1 2\nb 3 4\n", {"a": [1, 2], "b": [3, 4]}, (2, 0, 0)),
         # byte-order mark, blank lines, mixed separators
         ("\ufeffa 1 2\n\n  b\t3 4\nc  5   6 \t\r\n\n\n", {"a": [1, 2], "b": [3, 4], "c": [5, 6]}, (3, 0, 0)),
         # broken: a first row, which gives way to a later one; a short one that is not wanted; one without a word
