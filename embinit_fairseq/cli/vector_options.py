@@ -38,13 +38,14 @@ def read_vectors(args: argparse.Namespace, wanted: Wanted | Vocabulary | None, d
     Raises:
         OptionError: if --vectors names several files, which are put together for a dictionary only.
     """
-    if how := source_of(args).how:
+    spec = source_of(args)
+    if spec.how is not None:
         raise OptionError(
-            f"{_FLAG}{args.vectors}: expected one file; {how} of several is for embinit stats with --dict and for "
+            f"{_FLAG}{args.vectors}: expected one file; {spec.how} of several is for embinit stats with --dict and for "
             "--embed-init-path"
         )
     with _refusing_dim(dim), named_by(_FLAG):
-        reader = open_vectors(args.vectors, args.format, dim, args.strict, args.side)
+        reader = open_vectors(spec.paths[0], args.format, dim, args.strict, args.side)
         return read_table(reader, wanted) if isinstance(wanted, Vocabulary) else reader.read(wanted)
 
 

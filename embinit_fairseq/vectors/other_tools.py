@@ -116,6 +116,16 @@ _FILES: tuple[tuple[bytes, str, str], ...] = (
     ),
     (rb"\s*\[\s*[\[{\"][^ ]", "JSON", "write words and matrix to an .npz file"),
     (
+        rb"[^\n]+[\t ]\[ *-?\d[-+.e\d ]*\n[-+.e\d ]*[\n\]]",
+        "vectors in brackets over several lines, as NumPy prints them",
+        _line(
+            "d = re.findall(r'([^\\t\\n]+)[\\t ]\\[([^\\]]*)\\]', open({path!r}, encoding='utf-8').read())",
+            "[r[0] for r in d]",
+            "[numpy.array(r[1].split(), 'f4') for r in d]",
+            "re",
+        ),
+    ),
+    (
         rb"\d+ \d+ \d+ \d+ \d+ \d+ \S+ \S+\n",
         "vectors of floret, whose rows belong to parts of hashes instead of words",
         "train it with -mode fasttext, or give other vectors",

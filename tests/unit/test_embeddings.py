@@ -154,7 +154,9 @@ def test_neighbours_are_those_with_the_largest_cosine(vectors: Path, shown, refu
     assert ("Haus" in said.err, said.out.startswith("rot: ")) == (True, True)
 
 
-def test_save_vectors_writes_the_words_of_a_dictionary_and_not_over_what_it_reads(vectors, tmp_path, shown, refused):
+def test_save_vectors_writes_the_words_of_a_dictionary_and_not_over_what_it_reads(
+    vectors, tmp_path, shown, refused, monkeypatch
+):
     (tmp_path / "dict.txt").write_text("rot 3\nother 1\n")
     save, dictionary = ("save-vectors", "--vectors", vectors), ("--dict", tmp_path / "dict.txt")
     shown(*save, *dictionary, "--output", tmp_path / "some.npz")
@@ -169,6 +171,8 @@ def test_save_vectors_writes_the_words_of_a_dictionary_and_not_over_what_it_read
         with pytest.raises(OutputError, match=r"^/.*\.vec"):
             loaded.save(tmp_path / name)
         assert not (tmp_path / name).exists()
+    monkeypatch.setenv("HOME", str(vectors.parent))
+    shown(*("neighbors", "rot", "--vectors", f"~/{vectors.name}"))
     several = f"avg:{vectors},{vectors}"
     for command in (("save-vectors", "--output", tmp_path / "x.vec"), ("neighbors", "rot")):
         assert "expected one file" in refused(*command, "--vectors", several)

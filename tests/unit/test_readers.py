@@ -299,6 +299,12 @@ def _joblib(path: Path, words: list[str], matrix: np.ndarray, compress: int) -> 
     pytest.importorskip("joblib").dump({"vectors": matrix, "words": words}, path, compress)
 
 
+def _printed(matrix: np.ndarray) -> list[str]:
+    """Return vectors as NumPy prints them, in two lines."""
+    with np.printoptions(linewidth=30, precision=9, floatmode="unique"):
+        return [str(row) for row in matrix]
+
+
 def _rows(words: list[str], first: int = 0) -> dict[str, int]:
     """Word -> row, in another order than the rows."""
     return {word: first + words.index(word) for word in sorted(words)}
@@ -326,6 +332,9 @@ OTHERS: dict[str, Callable[[Path, list[str], np.ndarray], object]] = {
         pickle.dumps({"m": matrix, "w": {row: word for word, row in _rows(words).items()}})
     ),
     "json of two": lambda path, words, matrix: path.write_text(json.dumps({"w": words, "m": matrix.tolist()})),
+    "printed": lambda path, words, matrix: path.write_text(
+        "".join(f"{row}\t{word}\t{vector}\n" for row, (word, vector) in enumerate(zip(words, _printed(matrix))))
+    ),
     "pandas": _pandas,
     "joblib": partial(_joblib, compress=0),
     "compressed joblib": partial(_joblib, compress=3),
