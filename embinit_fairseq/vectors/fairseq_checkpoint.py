@@ -6,7 +6,9 @@ that the task appends: `<mask>`, language tags. Letters: V rows that were read, 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
 import logging
 from collections.abc import Mapping
 from functools import cached_property
@@ -28,7 +30,7 @@ from embinit_fairseq.vectors.table import (
     check_finite,
 )
 from embinit_fairseq.vectors.torch_matrices import TorchMatrix, matrices
-from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, is_filler, read_dictionary
+from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, is_filler, read_dictionary, symbols_digest
 
 logger = logging.getLogger(__name__)
 
@@ -82,11 +84,11 @@ def _appended_symbols(task: Mapping[str, Any]) -> set[str] | None:
 class FairseqRows(NamedTuple):
     """The rows of a dictionary.
 
-    size: rows of the dictionary. words: symbol -> row, without specials and fillers. specials: role -> row.
+    symbols: of all rows of the dictionary. words: symbol -> row, without specials and fillers. specials: role -> row.
     overwritten: symbols that a later line of the file repeats.
     """
 
-    size: int
+    symbols: list[str]
     words: dict[str, int]
     specials: dict[str, int]
     overwritten: int
@@ -116,7 +118,7 @@ def read_rows(file: Path, count: int | None = None, task: Mapping[str, Any] | No
         specials["mask"] = size
     elif appended:
         _check_appended(file, size, appended, task or {}, rows)
-    return FairseqRows(size, words, specials, size - len(rows))
+    return FairseqRows(list(vocabulary.symbols), words, specials, size - len(rows))
 
 
 def _check_appended(file: Path, size: int, appended: int, task: Mapping[str, Any], rows: Mapping[str, int]) -> None:
@@ -197,6 +199,15 @@ def _fits(file: Path, count: int, task: Mapping[str, Any]) -> bool:
         return False
 
 
+def _recorded_dictionaries(checkpoint: Mapping[str, Any]) -> dict[str, str]:
+    """Return slot -> digest of its dictionary, from the record of `--embed-init` in a checkpoint; {} without one."""
+    for part in ("embed_init_options", "model"):
+        with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+            slots = json.loads(options_of(checkpoint, part)["embed_init_record"])["slots"]
+            return {name: slot["dictionary"] for name, slot in slots.items()}
+    return {}
+
+
 # ---- The reader -----------------------------------------------------------------------------------------------------
 
 #: side -> names of its matrix, `_p`: the second one of Duo. RoBERTa's encoder was called a decoder before fairseq 0.10.
@@ -256,6 +267,8 @@ class FairseqCheckpoint(VectorReader):
         self._task = task
         language = task.get(_LANGUAGE[slot.removesuffix("_p")])
         self.dictionary = find_dictionary(Path(path), language, task.get("data"), self.rows, self._task)
+        digests = _recorded_dictionaries(checkpoint)
+        self._digest = digests.get(slot) or (next(iter(digests.values())) if len(digests) == 1 else None)
 
     def _find_table(self, available: Mapping[str, TorchMatrix], side: str) -> tuple[str, str, TorchMatrix]:
         """Return (name, side, matrix) of the embedding matrix of this side, or of the only one."""
@@ -273,9 +286,17 @@ class FairseqCheckpoint(VectorReader):
     def _symbols(self) -> FairseqRows:
         """The symbols of dict.txt, read when they are first needed."""
         try:
-            return read_rows(self.dictionary, self.rows, self._task)
+            rows = read_rows(self.dictionary, self.rows, self._task)
         except CheckpointError as error:
             raise CheckpointError(f"{self.path}: {self.table}: {error}") from error
+        symbols = [*rows.symbols, *["<mask>"] * (rows.specials.get("mask") == len(rows.symbols))]
+        if len(symbols) == self.rows and self._digest not in (None, symbols_digest(symbols)):
+            raise CheckpointError(
+                f"{self.path}: {self.table}: {self.dictionary} has as many symbols as its training's dictionary, but "
+                "others or in another order, so that words would get the rows of others; put the dict.txt of its "
+                "training there"
+            )
+        return rows
 
     def first_words(self) -> list[str]:
         """Return the words of the first rows."""

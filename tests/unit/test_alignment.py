@@ -281,7 +281,7 @@ def test_what_fairseq_loads_is_loaded_and_what_it_refuses_is_refused(tmp_path, l
     vocabulary, rows = read_dictionary(path), read_rows(path)
     assert vocabulary.symbols == expected.symbols
     assert vocabulary.counts[4:].tolist() == expected.count[4:]
-    assert (vocabulary.pad_row, rows.size) == (1, len(expected))
+    assert (vocabulary.pad_row, len(rows.symbols)) == (1, len(expected))
     names = {symbol for symbol in expected.symbols[4:] if not is_filler(symbol)} - {"<mask>", *SPECIAL_SYMBOLS}
     assert rows.words == {symbol: expected.indices[symbol] for symbol in names}
     specials = {"bos": expected.bos(), "pad": expected.pad(), "eos": expected.eos(), "unk": expected.unk()}
