@@ -77,7 +77,8 @@ class Alignment:
 
     source_row: (N,) int64 into `VectorTable.matrix`, -1 for none. rule: the rule of the match, per row: "special" (the
     vectors' own special row, in `VectorTable.specials`), rules of `vocab.matching`, or "" (not matched). style,
-    source_style: the subword styles of the two vocabularies. spelling: how the vectors spell words.
+    source_style: the subword styles of the two vocabularies. spelling: how the vectors spell words. is_lower: words
+    with capitals were found, but as lower-cased ones only: the vectors are BPEmb's or the like.
     """
 
     source_row: np.ndarray
@@ -85,6 +86,7 @@ class Alignment:
     style: str
     source_style: str
     spelling: Spelling = PLAIN
+    is_lower: bool = False
 
     @property
     def matched(self) -> np.ndarray:
@@ -320,7 +322,8 @@ def align(
     matcher = Matcher(table.words, source_style, rules, table.added, spelling)
     for row, token in tokens.items():
         source_row[row], rule[row] = matcher.match(token)
-    return Alignment(source_row, rule, style, source_style, spelling)
+    is_lower = any("casefold" in name for name in rule) and all(word == word.lower() for word in table.words)
+    return Alignment(source_row, rule, style, source_style, spelling, is_lower)
 
 
 def _read(reader: VectorReader, vocabulary: Vocabulary, matching: Matching) -> Part:
@@ -359,6 +362,8 @@ def _composed(
     spelling = alignment.spelling
     missing = {row: readings(token, rules, spelling)[-1][0] for row, token in tokens.items() if not alignment.rule[row]}
     surfaces = {row: token.surface for row, token in missing.items() if token.initial is not False and token.surface}
+    if alignment.is_lower:
+        surfaces = {row: surface.lower() for row, surface in surfaces.items()}
     composed = reader.compose(sorted(set(surfaces.values())))
     hits = [(row, composed[surface]) for row, surface in surfaces.items() if surface in composed]
     if not hits:
