@@ -181,7 +181,9 @@ def read(
             _check_has_ids(reader, vocabulary)
         reading = read_sources(readers, spec, vocabulary, matching)
         for reader, part in zip(readers, reading.parts):
-            _check_coverage(reader, part, vocabulary)
+            # of a mean, a file may have one of the languages of a joined dictionary
+            is_enough = spec.how == "avg" and (reading.coverage["coverage_tokens"] or 0) >= LOW_COVERAGE
+            _check_coverage(reader, part, vocabulary, is_enough)
     return reading
 
 
@@ -197,7 +199,8 @@ def _check_has_ids(reader: VectorReader, vocabulary: Vocabulary) -> None:
         )
 
 
-def _check_coverage(reader: VectorReader, part: Part, vocabulary: Vocabulary) -> None:
+def _check_coverage(reader: VectorReader, part: Part, vocabulary: Vocabulary, is_enough: bool) -> None:
+    """Raise CoverageError if a file has no word of the dictionary; warn if it has few, unless `is_enough`."""
     count, share = part.coverage["found"], part.coverage["coverage_tokens"]
     if not count:
         examples = [vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular)[:5]]
@@ -208,7 +211,7 @@ def _check_coverage(reader: VectorReader, part: Part, vocabulary: Vocabulary) ->
             f"{f', the file words like {words}' if words else ''}: is it another language, spelling or segmentation, "
             "or is the matching too narrow?"
         )
-    if share is not None and share < LOW_COVERAGE:
+    if share is not None and share < LOW_COVERAGE and not is_enough:
         logger.warning(
             "LOW COVERAGE: %s has vectors for only %.1f %% of the running tokens of the dictionary (%s matched); is it "
             "the file of another language, case or segmentation?",

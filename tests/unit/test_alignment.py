@@ -328,6 +328,19 @@ def test_no_warning_without_counts(tmp_path, caplog):
         assert ("LOW COVERAGE" in caplog.text) == warned
 
 
+def test_files_of_two_languages_cover_a_joined_dictionary_together(tmp_path, caplog):
+    (tmp_path / "de.txt").write_text("der 1 2\n")
+    (tmp_path / "en.txt").write_text("the 3 4\n")
+    words, files = vocabulary("the", "der", "x", "y", counts=[10, 9, 2, 1]), f"{tmp_path}/de.txt,{tmp_path}/en.txt"
+    read(parse_source(f"avg:{files}"), words)
+    assert "LOW COVERAGE" not in caplog.text
+    read(parse_source(f"concat:{files}"), words)
+    assert caplog.text.count("LOW COVERAGE") == 2
+    caplog.clear()
+    read(parse_source(f"avg:{files}"), vocabulary("the", "der", "x", "y", counts=[1, 2, 9, 10]))
+    assert caplog.text.count("LOW COVERAGE") == 2
+
+
 @pytest.mark.parametrize("kind", ["txt", "huggingface", "fairseq"])
 def test_ids_of_subwords_are_no_words(tmp_path, kind):
     """The numbers of word vectors are not GPT-2's or sentencepiece's ids; the symbols of a model with ids are."""
