@@ -93,6 +93,11 @@ class FairseqRows(NamedTuple):
     specials: dict[str, int]
     overwritten: int
 
+    def are_of(self, digest: str | None, count: int) -> bool:
+        """Return False if a training's dictionary of as many rows had other symbols. digest: of its symbols."""
+        symbols = [*self.symbols, *["<mask>"] * (self.specials.get("mask") == len(self.symbols))]
+        return len(symbols) != count or digest in (None, symbols_digest(symbols))
+
 
 def read_rows(file: Path, count: int | None = None, task: Mapping[str, Any] | None = None) -> FairseqRows:
     """Return the rows that a `dict.txt` describes.
@@ -152,7 +157,7 @@ def _check_appended(file: Path, size: int, appended: int, task: Mapping[str, Any
 
 
 def find_dictionary(
-    checkpoint: Path, language: str | None, data: str | None, count: int, task: Mapping[str, Any]
+    checkpoint: Path, language: str | None, data: str | None, count: int, task: Mapping[str, Any], digest: str | None
 ) -> Path:
     """Return the dictionary in the folder of a checkpoint: `dict.<language>.txt`, else `dict.txt`.
 
@@ -165,6 +170,7 @@ def find_dictionary(
         data: folder of the training data, for messages.
         count: rows of the matrix.
         task: options of the training's task.
+        digest: of the training's dictionary, if it is recorded.
 
     Raises:
         CheckpointError: if there is none, or several fit.
@@ -175,7 +181,7 @@ def find_dictionary(
         return named[0]
     others = [] if language else sorted(folder.glob("dict.*.txt"))
     fitting = {
-        file.read_bytes(): file for file in reversed(others) if _fits(file, count, task)
+        file.read_bytes(): file for file in reversed(others) if _fits(file, count, task, digest)
     }  # joined ones are equal
     if len(fitting) == 1:
         return next(iter(fitting.values()))
@@ -192,9 +198,9 @@ def find_dictionary(
     )
 
 
-def _fits(file: Path, count: int, task: Mapping[str, Any]) -> bool:
+def _fits(file: Path, count: int, task: Mapping[str, Any], digest: str | None) -> bool:
     try:
-        return bool(read_rows(file, count, task))
+        return read_rows(file, count, task).are_of(digest, count)
     except CheckpointError:
         return False
 
@@ -266,9 +272,9 @@ class FairseqCheckpoint(VectorReader):
         task = options_of(checkpoint, "task")
         self._task = task
         language = task.get(_LANGUAGE[slot.removesuffix("_p")])
-        self.dictionary = find_dictionary(Path(path), language, task.get("data"), self.rows, self._task)
         digests = _recorded_dictionaries(checkpoint)
         self._digest = digests.get(slot) or (next(iter(digests.values())) if len(digests) == 1 else None)
+        self.dictionary = find_dictionary(Path(path), language, task.get("data"), self.rows, task, self._digest)
 
     def _find_table(self, available: Mapping[str, TorchMatrix], side: str) -> tuple[str, str, TorchMatrix]:
         """Return (name, side, matrix) of the embedding matrix of this side, or of the only one."""
@@ -289,8 +295,7 @@ class FairseqCheckpoint(VectorReader):
             rows = read_rows(self.dictionary, self.rows, self._task)
         except CheckpointError as error:
             raise CheckpointError(f"{self.path}: {self.table}: {error}") from error
-        symbols = [*rows.symbols, *["<mask>"] * (rows.specials.get("mask") == len(rows.symbols))]
-        if len(symbols) == self.rows and self._digest not in (None, symbols_digest(symbols)):
+        if not rows.are_of(self._digest, self.rows):
             raise CheckpointError(
                 f"{self.path}: {self.table}: {self.dictionary} has as many symbols as its training's dictionary, but "
                 "others or in another order, so that words would get the rows of others; put the dict.txt of its "

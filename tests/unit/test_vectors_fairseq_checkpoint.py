@@ -200,6 +200,13 @@ def test_another_dictionary_of_the_same_size_is_refused_where_the_checkpoint_kno
             with nullcontext() if fits else pytest.raises(CheckpointError, match=r"put the dict\.txt of its training"):
                 read = FairseqCheckpoint(str(tmp_path / "c.pt"), side=side).read()
                 np.testing.assert_array_equal(read.matrix, matrix[4 : 4 + len(name)])
+        (tmp_path / "dict.txt").unlink()
+        write_dictionary(tmp_path, list("ab"), "dict.de.txt")
+        write_dictionary(tmp_path, list("ba"), "dict.en.txt")
+        with nullcontext() if len(good) == 2 and slots else pytest.raises(CheckpointError, match="which dictionary"):
+            assert FairseqCheckpoint(str(tmp_path / "c.pt"), side=side).read().words == list(good)
+        for name in ("de", "en"):
+            (tmp_path / f"dict.{name}.txt").unlink()
 
 
 def saved(path: Path, zipped: bool, **more) -> Path:
