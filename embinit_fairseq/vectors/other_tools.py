@@ -355,6 +355,8 @@ def text_of_other_tool(lines: list[bytes]) -> str | None:
     lines = [line for line in lines if line.strip()]
     widths = [numeric_tail(line) for line in lines]
     first, *body = map(fields, lines)
+    if max(widths) == 1 and all(numeric_tail(line.replace(b",", b" ")) > 1 for line in lines):
+        return r"commas after the numbers; write spaces instead: sed 's/\([0-9]\),/\1 /g' FILE > NEW"
     if max(widths) == 1:
         return (
             "one number per word: a list of words (a fairseq dictionary, counts, a sentencepiece .vocab), a lexicon or "

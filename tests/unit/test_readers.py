@@ -183,6 +183,7 @@ REFUSED = [
         (None, b"a b c" + s + b"0.1" + s + b"2\nd e f" + s + b"0.1" + s + b"2\n", "several words")
         for s in (b" ", b"\t")
     ),
+    (None, b"the 0.1, 0.2, 3\nof 0.1, 0.2, 3.5\n", r"sed 's/\\\(\[0-9\]\\\),/\\1 /g' FILE"),
     (None, b"0.1\t0.2\t0.3\n-1e-3\t0.2\t0.3\n", "paste WORDS FILE"),
     (None, b"0.1\t0.2\t3\n0\t0.5\t3\n-1.5\t1\t3\n", "paste WORDS FILE"),
     (None, b"12 5 7 9\n3 14 9 2\n12 3\n", "numbers of symbols"),
