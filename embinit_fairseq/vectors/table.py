@@ -118,7 +118,7 @@ class VectorReader:
         raise OptionError(
             f"{self.path}: no subwords are known of this {self.format} file, so oov `subword` cannot compose words; "
             "choose another oov (xavier, mean, gaussian, zeros), a fastText .bin or a Hugging Face directory; of "
-            "subwords such as BPEmb's give the text (embinit save-vectors --output NEW.vec)"
+            "subwords such as BPEmb's give the text, which embinit save-vectors writes"
         )
 
 
