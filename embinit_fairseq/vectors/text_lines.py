@@ -183,7 +183,7 @@ class RowCollector:
                 or len(line) < shortest
                 or gap < 0  # as in the second of two files that were put together, the word ends in another way
                 or b"\t" in part
-                or part[:1] == b" "
+                or part != part.strip(_BLANKS)
                 or (look_closer and (everything or key(part) in folded))
             ):
                 if not line.strip(_BLANKS):
@@ -220,8 +220,9 @@ class RowCollector:
         chosen = []
         finite = np.isfinite(values).all(axis=1)
         for index, ((number, line), gap) in enumerate(zip(batch, gaps)):
-            word: bytes | None = line[:gap]
-            if not regular[index] or gap < 1 or line[:1] == b" ":
+            part = line[:gap]
+            word: bytes | None = part
+            if not regular[index] or gap < 1 or part != part.strip(_BLANKS):
                 word = self._read_slowly(number, line, values[index])
                 finite[index] = np.isfinite(values[index]).all()
             if word is not None and self._keep(number, word, finite[index]):

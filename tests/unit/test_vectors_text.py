@@ -42,7 +42,7 @@ PADDING = "".join(f"padding{n} 0 0\n" for n in range(30))
         # two files put together: words end in another way than most; a space before each word
         *((f"{a}\n{a.replace('x', 'y')}\n{b}\n", {"x": [0.25, 0.5], "zz": [0.25, 0.5]}, (3, 0, 0))
           for one, other in itertools.permutations(
-              ("%s 0.25 0.5", "%s\t0.25\t0.5", "%s\t0.25 0.5", " %s\t0.25\t0.5"), 2)
+              ("%s 0.25 0.5", "%s\t0.25\t0.5", "%s\t0.25 0.5", " %s\t0.25\t0.5", "%s\r\t0.25\t0.5"), 2)
           for a, b in [(one % "x", other % "zz")]),
         # broken: a first row, which gives way to a later one; a short one that is not wanted; one without a word
         ("x 0 0\na 1 oops\ny 0 0\na 5 6\n" + PADDING, {"a": [5, 6]}, (33, 0, 1)),
