@@ -36,13 +36,14 @@ _GENSIM = (
     'convert it: python -c "from gensim.utils import SaveLoad; m = SaveLoad.load({path!r}); '
     "getattr(m, 'wv', m).save_word2vec_format({vec!r})\""
 )
-#: d: word -> vector, or words and a matrix in any order -> w, m; words are a list, word -> row or row -> word
+#: from d, word -> vector, or words and a matrix in any order, to w and m. Words are a list, word -> row or row -> word;
+#: those of Python 2 are bytes.
 _PAIR = (
-    "d = d if not isinstance(d, dict) else d.values() if {{*map(numpy.ndim, d.values())}} != {{1}} else "
-    "(list(d), list(d.values())); w, m = sorted(d, key=numpy.ndim); "
-    "r, w = (range(len(m)), w) if not isinstance(w, dict) else "
-    "zip(*sorted(zip(*sorted((list(w), list(w.values())), key=lambda t: isinstance(t[0], str))))); "
-    "m = numpy.array(m)[list(r)]"
+    "d = (d.values() if 2 in map(numpy.ndim, d.values()) else ([*d], [*d.values()])) if isinstance(d, dict) else d; "
+    "w, m = sorted(d, key=numpy.ndim); "
+    "r, w = zip(*sorted(zip(*sorted(([*w], [*w.values()]), key=lambda t: hasattr(t[0], 'join'))))) "
+    "if isinstance(w, dict) else (range(len(m)), w); "
+    "m = numpy.array(m)[[*r]]; w = [x if isinstance(x, str) else x.decode() for x in w]"
 )
 _TRUSTED = "it can execute code when it is opened; if you trust it and"
 _PICKLED = f"{_TRUSTED} it has words and vectors, "
@@ -72,7 +73,7 @@ _FILES: tuple[tuple[bytes, str, str], ...] = (
     (
         rb"\x80[\x02-\x05]|\((dp|lp)\d+\n|ccopy_reg\n|cgensim",
         "a pickle of Python objects",
-        _PICKLED + _line(f"d = pickle.load(open({{path!r}}, 'rb'), encoding='latin1'); {_PAIR}", "w", "m", "pickle"),
+        _PICKLED + _line(f"d = pickle.load(open({{path!r}}, 'rb'), encoding='bytes'); {_PAIR}", "w", "m", "pickle"),
     ),
     (
         rb"\x89HDF\r\n",
@@ -224,7 +225,7 @@ def _folder_of(path: str) -> str:
 
 def pickled_arrays(path: str, names: Sequence[str] = ()) -> str:
     """Return what a file of NumPy with Python objects is, and the remedy. names: arrays of an .npz file."""
-    code = "d = numpy.load({path!r}, allow_pickle=True)"
+    code = "d = numpy.load({path!r}, allow_pickle=True, encoding='bytes')"
     if names:
         code += f"; d = [d[n][()] for n in {_literal([*names])}]; d = d[0] if len(d) == 1 else d"
     else:

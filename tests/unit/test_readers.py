@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import re
+import struct
 import tarfile
 import tracemalloc
 from collections.abc import Callable
@@ -300,6 +301,23 @@ def _joblib(path: Path, words: list[str], matrix: np.ndarray, compress: int) -> 
     pytest.importorskip("joblib").dump({"vectors": matrix, "words": words}, path, compress)
 
 
+def _python_2(words: list[str], matrix: np.ndarray) -> bytes:
+    """Return the pickle of a dictionary of strings that are bytes, and of lists."""
+    short = [b"U" + bytes([len(word.encode())]) + word.encode() for word in words]
+    lists = [b"](" + b"".join(b"G" + struct.pack(">d", number) for number in row) + b"e" for row in matrix]
+    return b"\x80\x02}(" + b"".join(map(bytes.__add__, short, lists)) + b"u."
+
+
+def _python_2_npy(path: Path, words: list[str], matrix: np.ndarray) -> None:
+    np.save(path, {})
+    content = _python_2(words, matrix)
+    array = (
+        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tU\x01btR(K\x01)cnumpy\ndtype\n(U\x02O8K\x00K"
+    )
+    array += b"\x01tR(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK?tb\x89]" + content[2:-1] + b"atb."
+    path.write_bytes(path.read_bytes().partition(b"\n")[0] + b"\n\x80\x02" + array)
+
+
 def _printed(matrix: np.ndarray) -> list[str]:
     """Return vectors as NumPy prints them, in two lines."""
     with np.printoptions(linewidth=30, precision=9, floatmode="unique"):
@@ -326,6 +344,8 @@ OTHERS: dict[str, Callable[[Path, list[str], np.ndarray], object]] = {
         "".join(json.dumps({"v": row.tolist(), "w": word}) + "\n" for word, row in zip(words, matrix))
     ),
     "pickle of a pair": lambda path, words, matrix: path.write_bytes(pickle.dumps((tuple(words), matrix), 2)),
+    "pickle of Python 2": lambda path, words, matrix: path.write_bytes(_python_2(words, matrix)),
+    "Python 2.npy": _python_2_npy,
     "pickle of rows": lambda path, words, matrix: path.write_bytes(
         pickle.dumps((np.vstack([matrix[:1], matrix]), _rows(words, 1)))
     ),
