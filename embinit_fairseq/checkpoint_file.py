@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq.errors import EmbinitError
+from embinit_fairseq.errors import CheckpointError, EmbinitError
 
 #: first bytes of a file that torch.save wrote since 1.6, and before
 _ZIP, _PICKLE = b"PK\x03\x04", b"\x80\x02"
 
 
-def load_safely(path: Path, error: type[EmbinitError], what: str) -> Any:
+def load_safely(
+    path: Path | str, error: type[EmbinitError] = CheckpointError, what: str = "a file of torch.save"
+) -> Any:
     """Return the content that `torch.save` wrote to `path`, memory-mapped if the file and torch allow it.
 
     Tensors, built-in containers, NumPy's numeric arrays and scalars, and the objects that fairseq stored (`Namespace`,

@@ -27,7 +27,7 @@ from embinit_fairseq.init.strategies import OOV_CHOICES, SCALED, STRATEGIES, Str
 from embinit_fairseq.io import PathLike
 from embinit_fairseq.vectors.open import open_vectors, parse_source
 from embinit_fairseq.vectors.table import Wanted
-from embinit_fairseq.vectors.writers import write_npz, write_text
+from embinit_fairseq.vectors.writers import check_ending, write_npz, write_text
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, read_dictionary, vocabulary_of
 from embinit_fairseq.vocab.subword_styles import as_text, detect_style
 
@@ -91,12 +91,13 @@ class Vectors:
 
         Raises:
             VectorFileError: if a word or number cannot be written.
-            OutputError: if the place cannot be written to.
+            OutputError: if the place cannot be written to, or the name is that of another format (`.bin`).
         """
         name = os.fspath(path)
         if name.endswith(".npz"):
             write_npz(path, self.words, self.matrix, option)
         else:
+            check_ending(path, option)
             write_text(path, self.words, self.matrix, header=name.removesuffix(".gz").endswith(".vec"), option=option)
 
 

@@ -200,7 +200,8 @@ def score(
     if not is_applicable.any():
         raise DataError(
             f"--questions {questions.path}: none of the {len(questions)} questions has its four words among the "
-            f"{len(words)} words with vectors; if the vectors are cased, add --case; else choose more words"
+            f"{len(words)} words with vectors, such as {list(words[:5])}; if the vectors are cased, add --case; else "
+            "choose more words"
         )
     correct = nearest(matrix, rows[is_applicable, :3], block, progress) == rows[is_applicable, 3]
     size = len(questions.sections)

@@ -27,8 +27,8 @@ def run(args: argparse.Namespace) -> int:
         side = table.origin.side
         where = f", {side} (the other one: --side {'decoder' if side == 'encoder' else 'encoder'})" if side else ""
         raise OptionError(
-            f"{unknown[0]!r} has no vector in --vectors {args.vectors}{where}; look at its spelling and case, or name "
-            "a file with more words"
+            f"{unknown[0]!r} has no vector in --vectors {args.vectors}{where}, which has words like {table.words[:5]}; "
+            "look at its spelling and case, or name a file with more words"
         )
     print_side(args, table)
     for word in unknown:

@@ -10,6 +10,7 @@ from embinit_fairseq.embeddings import Vectors
 from embinit_fairseq.errors import OptionError, counted
 from embinit_fairseq.io import check_file
 from embinit_fairseq.vectors.table import Wanted
+from embinit_fairseq.vectors.writers import check_ending
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
 
@@ -27,6 +28,7 @@ def run(args: argparse.Namespace) -> int:
     """Read, write, and print the size of the file."""
     inputs = [*source_of(args).paths, *([args.dict] if args.dict else [])]
     check_file(args.output, args.force, inputs)
+    check_ending(args.output, "--output")
     wanted = None if args.dict is None else Wanted.words(read_dictionary(args.dict).symbols)
     table = read_vectors(args, wanted)
     if not table.words and args.dict is not None:

@@ -7,7 +7,7 @@ import contextlib
 import sys
 from collections.abc import Collection, Iterator
 
-from embinit_fairseq.errors import DimensionError, named_by
+from embinit_fairseq.errors import DimensionError, OptionError, named_by
 from embinit_fairseq.init.alignment import Matching, Reading, read, read_table
 from embinit_fairseq.vectors.open import FORMATS, SOURCES_HELP, SourceSpec, open_vectors, parse_source
 from embinit_fairseq.vectors.table import VectorTable, Wanted
@@ -33,9 +33,19 @@ def source_of(args: argparse.Namespace) -> SourceSpec:
 
 
 def read_vectors(args: argparse.Namespace, wanted: Wanted | Vocabulary | None, dim: int | None = None) -> VectorTable:
-    """Return the wanted rows of --vectors, or those that a dictionary needs (None: all)."""
+    """Return the wanted rows of --vectors, or those that a dictionary needs (None: all).
+
+    Raises:
+        OptionError: if --vectors names several files, which are put together for a dictionary only.
+    """
+    spec = source_of(args)
+    if spec.how is not None:
+        raise OptionError(
+            f"{_FLAG}{args.vectors}: expected one file; {spec.how} of several is for embinit stats with --dict and for "
+            "--embed-init-path"
+        )
     with _refusing_dim(dim), named_by(_FLAG):
-        reader = open_vectors(args.vectors, args.format, dim, args.strict, args.side)
+        reader = open_vectors(spec.paths[0], args.format, dim, args.strict, args.side)
         return read_table(reader, wanted) if isinstance(wanted, Vocabulary) else reader.read(wanted)
 
 

@@ -30,8 +30,9 @@ from embinit_fairseq.version import VERSION
 logger = logging.getLogger(__name__)
 #: side of a slot -> option with its dimension
 _DIMENSIONS = {
-    "encoder": "--encoder-embed-dim {dim} (Duo: --encoder-dim-s)",
-    "decoder": "--decoder-embed-dim {dim} (transformer_lm: --decoder-input-dim, too; Duo: --decoder-dim-s)",
+    "encoder": "--encoder-embed-dim {dim} (Duo: --encoder-dim-s), which --encoder-attention-heads must divide",
+    "decoder": "--decoder-embed-dim {dim} (transformer_lm: --decoder-input-dim, too; Duo: --decoder-dim-s), which "
+    "--decoder-attention-heads must divide",
     "encoder_p": "--encoder-dim-p {dim}",
     "decoder_p": "--decoder-dim-p {dim}",
 }

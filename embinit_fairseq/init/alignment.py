@@ -77,7 +77,8 @@ class Alignment:
 
     source_row: (N,) int64 into `VectorTable.matrix`, -1 for none. rule: the rule of the match, per row: "special" (the
     vectors' own special row, in `VectorTable.specials`), rules of `vocab.matching`, or "" (not matched). style,
-    source_style: the subword styles of the two vocabularies. spelling: how the vectors spell words.
+    source_style: the subword styles of the two vocabularies. spelling: how the vectors spell words. is_lower: words
+    with capitals were found, but as lower-cased ones only: the vectors are BPEmb's or the like.
     """
 
     source_row: np.ndarray
@@ -85,6 +86,7 @@ class Alignment:
     style: str
     source_style: str
     spelling: Spelling = PLAIN
+    is_lower: bool = False
 
     @property
     def matched(self) -> np.ndarray:
@@ -179,7 +181,9 @@ def read(
             _check_has_ids(reader, vocabulary)
         reading = read_sources(readers, spec, vocabulary, matching)
         for reader, part in zip(readers, reading.parts):
-            _check_coverage(reader, part, vocabulary)
+            # of a mean, a file may have one of the languages of a joined dictionary
+            is_enough = spec.how == "avg" and (reading.coverage["coverage_tokens"] or 0) >= LOW_COVERAGE
+            _check_coverage(reader, part, vocabulary, is_enough)
     return reading
 
 
@@ -195,7 +199,8 @@ def _check_has_ids(reader: VectorReader, vocabulary: Vocabulary) -> None:
         )
 
 
-def _check_coverage(reader: VectorReader, part: Part, vocabulary: Vocabulary) -> None:
+def _check_coverage(reader: VectorReader, part: Part, vocabulary: Vocabulary, is_enough: bool) -> None:
+    """Raise CoverageError if a file has no word of the dictionary; warn if it has few, unless `is_enough`."""
     count, share = part.coverage["found"], part.coverage["coverage_tokens"]
     if not count:
         examples = [vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular)[:5]]
@@ -206,7 +211,7 @@ def _check_coverage(reader: VectorReader, part: Part, vocabulary: Vocabulary) ->
             f"{f', the file words like {words}' if words else ''}: is it another language, spelling or segmentation, "
             "or is the matching too narrow?"
         )
-    if share is not None and share < LOW_COVERAGE:
+    if share is not None and share < LOW_COVERAGE and not is_enough:
         logger.warning(
             "LOW COVERAGE: %s has vectors for only %.1f %% of the running tokens of the dictionary (%s matched); is it "
             "the file of another language, case or segmentation?",
@@ -320,7 +325,8 @@ def align(
     matcher = Matcher(table.words, source_style, rules, table.added, spelling)
     for row, token in tokens.items():
         source_row[row], rule[row] = matcher.match(token)
-    return Alignment(source_row, rule, style, source_style, spelling)
+    is_lower = any("casefold" in name for name in rule) and all(word == word.lower() for word in table.words)
+    return Alignment(source_row, rule, style, source_style, spelling, is_lower)
 
 
 def _read(reader: VectorReader, vocabulary: Vocabulary, matching: Matching) -> Part:
@@ -359,6 +365,8 @@ def _composed(
     spelling = alignment.spelling
     missing = {row: readings(token, rules, spelling)[-1][0] for row, token in tokens.items() if not alignment.rule[row]}
     surfaces = {row: token.surface for row, token in missing.items() if token.initial is not False and token.surface}
+    if alignment.is_lower:
+        surfaces = {row: surface.lower() for row, surface in surfaces.items()}
     composed = reader.compose(sorted(set(surfaces.values())))
     hits = [(row, composed[surface]) for row, surface in surfaces.items() if surface in composed]
     if not hits:

@@ -6,7 +6,6 @@ The same JSON object goes to the log (as a table), to `embed_init.json` and into
 from __future__ import annotations
 
 import base64
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from embinit_fairseq.errors import counted
-from embinit_fairseq.vocab.dictionary import Vocabulary
+from embinit_fairseq.vocab.dictionary import Vocabulary, symbols_digest
 
 # ---- Numbers about a matrix: moments, coverage, absorption (Kim et al. 2024, Tables 2 and 6) ------------------------
 
@@ -98,11 +97,6 @@ def unpack_rows(packed: str, rows: int) -> np.ndarray:
     """Return the (N,) bool mask that `pack_rows` packed."""
     bits = np.unpackbits(np.frombuffer(base64.b64decode(packed), dtype=np.uint8))
     return bits[:rows].astype(bool)
-
-
-def symbols_digest(symbols: Sequence[str]) -> str:
-    """Return a short hash of a dictionary's symbols in their order."""
-    return hashlib.sha256("\n".join(symbols).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def other_dictionaries(record: dict[str, Any], symbols: Mapping[str, Sequence[str]]) -> list[str]:

@@ -6,7 +6,9 @@ that the task appends: `<mask>`, language tags. Letters: V rows that were read, 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
 import logging
 from collections.abc import Mapping
 from functools import cached_property
@@ -17,7 +19,7 @@ import numpy as np
 
 from embinit_fairseq.checkpoint_file import load_safely, options_of
 from embinit_fairseq.errors import CheckpointError, OptionError
-from embinit_fairseq.vectors.other_tools import refused_of_other_tool, state_of_other_tool
+from embinit_fairseq.vectors.other_tools import refused_of_other_tool, state_of_other_tool, words_with_matrix
 from embinit_fairseq.vectors.table import (
     FIRST_ROWS,
     Origin,
@@ -28,7 +30,7 @@ from embinit_fairseq.vectors.table import (
     check_finite,
 )
 from embinit_fairseq.vectors.torch_matrices import TorchMatrix, matrices
-from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, is_filler, read_dictionary
+from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, is_filler, read_dictionary, symbols_digest
 
 logger = logging.getLogger(__name__)
 
@@ -82,14 +84,19 @@ def _appended_symbols(task: Mapping[str, Any]) -> set[str] | None:
 class FairseqRows(NamedTuple):
     """The rows of a dictionary.
 
-    size: rows of the dictionary. words: symbol -> row, without specials and fillers. specials: role -> row.
+    symbols: of all rows of the dictionary. words: symbol -> row, without specials and fillers. specials: role -> row.
     overwritten: symbols that a later line of the file repeats.
     """
 
-    size: int
+    symbols: list[str]
     words: dict[str, int]
     specials: dict[str, int]
     overwritten: int
+
+    def are_of(self, digest: str | None, count: int) -> bool:
+        """Return False if a training's dictionary of as many rows had other symbols. digest: of its symbols."""
+        symbols = [*self.symbols, *["<mask>"] * (self.specials.get("mask") == len(self.symbols))]
+        return len(symbols) != count or digest in (None, symbols_digest(symbols))
 
 
 def read_rows(file: Path, count: int | None = None, task: Mapping[str, Any] | None = None) -> FairseqRows:
@@ -116,7 +123,7 @@ def read_rows(file: Path, count: int | None = None, task: Mapping[str, Any] | No
         specials["mask"] = size
     elif appended:
         _check_appended(file, size, appended, task or {}, rows)
-    return FairseqRows(size, words, specials, size - len(rows))
+    return FairseqRows(list(vocabulary.symbols), words, specials, size - len(rows))
 
 
 def _check_appended(file: Path, size: int, appended: int, task: Mapping[str, Any], rows: Mapping[str, int]) -> None:
@@ -150,7 +157,7 @@ def _check_appended(file: Path, size: int, appended: int, task: Mapping[str, Any
 
 
 def find_dictionary(
-    checkpoint: Path, language: str | None, data: str | None, count: int, task: Mapping[str, Any]
+    checkpoint: Path, language: str | None, data: str | None, count: int, task: Mapping[str, Any], digest: str | None
 ) -> Path:
     """Return the dictionary in the folder of a checkpoint: `dict.<language>.txt`, else `dict.txt`.
 
@@ -163,6 +170,7 @@ def find_dictionary(
         data: folder of the training data, for messages.
         count: rows of the matrix.
         task: options of the training's task.
+        digest: of the training's dictionary, if it is recorded.
 
     Raises:
         CheckpointError: if there is none, or several fit.
@@ -173,7 +181,7 @@ def find_dictionary(
         return named[0]
     others = [] if language else sorted(folder.glob("dict.*.txt"))
     fitting = {
-        file.read_bytes(): file for file in reversed(others) if _fits(file, count, task)
+        file.read_bytes(): file for file in reversed(others) if _fits(file, count, task, digest)
     }  # joined ones are equal
     if len(fitting) == 1:
         return next(iter(fitting.values()))
@@ -190,11 +198,20 @@ def find_dictionary(
     )
 
 
-def _fits(file: Path, count: int, task: Mapping[str, Any]) -> bool:
+def _fits(file: Path, count: int, task: Mapping[str, Any], digest: str | None) -> bool:
     try:
-        return bool(read_rows(file, count, task))
+        return read_rows(file, count, task).are_of(digest, count)
     except CheckpointError:
         return False
+
+
+def _recorded_dictionaries(checkpoint: Mapping[str, Any]) -> dict[str, str]:
+    """Return slot -> digest of its dictionary, from the record of `--embed-init` in a checkpoint; {} without one."""
+    for part in ("embed_init_options", "model"):
+        with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+            slots = json.loads(options_of(checkpoint, part)["embed_init_record"])["slots"]
+            return {name: slot["dictionary"] for name, slot in slots.items()}
+    return {}
 
 
 # ---- The reader -----------------------------------------------------------------------------------------------------
@@ -242,7 +259,12 @@ class FairseqCheckpoint(VectorReader):
         state = checkpoint.get("model") if isinstance(checkpoint, dict) else None
         if not isinstance(state, dict):
             raise CheckpointError(f"{path}: {state_of_other_tool(path, checkpoint)}")
-        self.table, slot, self._matrix = self._find_table(matrices(state), side or "encoder")
+        available = matrices(state)
+        if not available.keys() & {*itertools.chain(*_TABLES.values())} and (
+            remedy := words_with_matrix(path, checkpoint)  # XLM's
+        ):
+            raise CheckpointError(f"{path}: {remedy}")
+        self.table, slot, self._matrix = self._find_table(available, side or "encoder")
         has_both = all(any(name in state for name in _TABLES[half]) for half in _LANGUAGE)
         self._side = slot if has_both else ""
         self.rows, self.dim = self._matrix.shape
@@ -250,7 +272,9 @@ class FairseqCheckpoint(VectorReader):
         task = options_of(checkpoint, "task")
         self._task = task
         language = task.get(_LANGUAGE[slot.removesuffix("_p")])
-        self.dictionary = find_dictionary(Path(path), language, task.get("data"), self.rows, self._task)
+        digests = _recorded_dictionaries(checkpoint)
+        self._digest = digests.get(slot) or (next(iter(digests.values())) if len(digests) == 1 else None)
+        self.dictionary = find_dictionary(Path(path), language, task.get("data"), self.rows, task, self._digest)
 
     def _find_table(self, available: Mapping[str, TorchMatrix], side: str) -> tuple[str, str, TorchMatrix]:
         """Return (name, side, matrix) of the embedding matrix of this side, or of the only one."""
@@ -268,9 +292,16 @@ class FairseqCheckpoint(VectorReader):
     def _symbols(self) -> FairseqRows:
         """The symbols of dict.txt, read when they are first needed."""
         try:
-            return read_rows(self.dictionary, self.rows, self._task)
+            rows = read_rows(self.dictionary, self.rows, self._task)
         except CheckpointError as error:
             raise CheckpointError(f"{self.path}: {self.table}: {error}") from error
+        if not rows.are_of(self._digest, self.rows):
+            raise CheckpointError(
+                f"{self.path}: {self.table}: {self.dictionary} has as many symbols as its training's dictionary, but "
+                "others or in another order, so that words would get the rows of others; put the dict.txt of its "
+                "training there"
+            )
+        return rows
 
     def first_words(self) -> list[str]:
         """Return the words of the first rows."""

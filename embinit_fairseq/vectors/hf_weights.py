@@ -31,7 +31,7 @@ WEIGHT_FILES = (
 )
 
 #: folders in a folder in which a model is looked for, for messages: `snapshots/0123abcd` of the hub's cache
-_DEPTHS = ("*/", "*/*/", "*/*/*/")
+DEPTHS = ("*/", "*/*/", "*/*/*/")
 
 #: The module that holds the input embedding: word_embeddings (BERT), shared (T5), wte (GPT-2), embed_tokens (Llama),
 #: embed_in (GPT-NeoX), tok_embeddings (ModernBERT), token_embedding (CLIP), tokens_embed (GPT), embeddings (XLM).
@@ -113,7 +113,7 @@ def find_embedding(directory: Path, config: Mapping[str, Any], side: str) -> Emb
     weights = next((directory / name for name in WEIGHT_FILES if (directory / name).is_file()), None)
     if weights is None:
         within = [
-            str(file.parent) for depth in _DEPTHS for name in WEIGHT_FILES for file in directory.glob(depth + name)
+            str(file.parent) for depth in DEPTHS for name in WEIGHT_FILES for file in directory.glob(depth + name)
         ]
         if within:
             named = " or ".join(sorted(within)[:3])

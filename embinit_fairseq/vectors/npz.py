@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from embinit_fairseq.errors import VectorFileError
-from embinit_fairseq.vectors.other_tools import arrays_of_other_tool
+from embinit_fairseq.vectors.other_tools import arrays_of_other_tool, pickled_arrays
 from embinit_fairseq.vectors.table import (
     FIRST_ROWS,
     Origin,
@@ -30,11 +32,15 @@ class NpzVectors(VectorReader):
 
     def __init__(self, path: str, dim: int | None = None, strict: bool = False) -> None:
         self.path = path
+        names: Sequence[str] = ()
         try:
             with np.load(path, allow_pickle=False) as archive:
                 ours = {"words", "matrix", "vectors"} & {*archive.files}
-                arrays = {name: archive[name] for name in (ours if len(ours) > 1 else archive.files)}
+                names = sorted(ours) if len(ours) > 1 else archive.files
+                arrays = {name: archive[name] for name in names}
         except Exception as error:  # a damaged archive or array can raise anything
+            if names and "allow_pickle" in str(error):
+                raise VectorFileError(f"{path}: {pickled_arrays(path, names)}") from error
             raise self._unusable(f"not an .npz file that can be read ({str(error)[:200]})") from error
         name = "matrix" if "matrix" in arrays else "vectors"
         if not {"words", name} <= arrays.keys():

@@ -16,18 +16,20 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from embinit_fairseq.errors import DimensionError, OptionError, VectorFileError, counted
 from embinit_fairseq.io import PathLike, check_is_file
 from embinit_fairseq.vectors.compressed import is_zip, open_bytes, split_member, zip_members
 from embinit_fairseq.vectors.fairseq_checkpoint import FairseqCheckpoint
 from embinit_fairseq.vectors.fasttext import MAGIC, FastTextBinary
+from embinit_fairseq.vectors.hf_weights import DEPTHS, WEIGHT_FILES
 from embinit_fairseq.vectors.huggingface import HuggingFaceDirectory
 from embinit_fairseq.vectors.npz import NpzVectors
-from embinit_fairseq.vectors.other_tools import file_of_other_tool, text_of_other_tool
+from embinit_fairseq.vectors.other_tools import file_of_other_tool, table_of_other_tool, text_of_other_tool
 from embinit_fairseq.vectors.table import FIRST_ROWS, VectorReader
 from embinit_fairseq.vectors.text import TextVectors
-from embinit_fairseq.vectors.text_lines import fields, header_of, numeric_tail
+from embinit_fairseq.vectors.text_lines import BOM, fields, header_of, numeric_tail
 from embinit_fairseq.vectors.word2vec import Word2VecBinary
 
 
@@ -114,6 +116,7 @@ def _remedy_of_missing(path: str) -> str:
 def recognise(path: str) -> str:
     """Return the format of a file or folder, from its content; raise VectorFileError if it is none of FORMATS."""
     if os.path.isdir(path):
+        _check_is_model(path)
         return "huggingface"
     archive, member = split_member(path)
     if member is None and is_zip(archive):
@@ -123,7 +126,7 @@ def recognise(path: str) -> str:
         if names and all(name.endswith(".npy") for name in names):
             return "npz"
     with open_bytes(path) as stream:
-        head = stream.read(_HEAD)
+        head = stream.read(_HEAD).removeprefix(BOM)
     if head.startswith(MAGIC):
         return "fasttext_bin"
     if head.startswith(_PICKLE):
@@ -141,15 +144,31 @@ def recognise(path: str) -> str:
             return "word2vec_bin"
         if any(widths):
             return "word2vec"  # whose header is wrong
-    elif any(widths) or numeric_tail(first):
+    elif any(widths) or (numeric_tail(first) and not any(body)):
         if mistake := text_of_other_tool(head.split(b"\n")[:FIRST_ROWS]):
             raise VectorFileError(f"{path}: {mistake}")
         return "glove"
-    raise VectorFileError(f"{path}{_without_numbers([first, *body], header)}")
+    raise VectorFileError(f"{path}{_without_numbers(path, [first, *body], header)}")
 
 
-def _without_numbers(lines: list[bytes], header: tuple[int, int] | None) -> str:
+def _check_is_model(folder: str) -> None:
+    """Raise VectorFileError if a folder has files of vectors and no model: gensim-data's, fastText's on the hub."""
+    files = [file for depth in ("", *DEPTHS) for file in Path(folder).glob(f"{depth}*") if file.is_file()]
+    if not files or any(file.name in WEIGHT_FILES for file in files):
+        return
+    largest = str(max(files, key=lambda file: file.stat().st_size))
+    try:
+        format = recognise(largest)
+    except VectorFileError:
+        return
+    if format != "fairseq":  # which files of torch.save have that are no vectors, such as those of an adapter
+        raise VectorFileError(f"{folder}: a folder; give a file of vectors in it, such as {largest}")
+
+
+def _without_numbers(path: str, lines: list[bytes], header: tuple[int, int] | None) -> str:
     """Return what to say after the path of a text whose first lines do not end with numbers."""
+    if remedy := table_of_other_tool(path, lines):
+        return remedy
     for number, line in enumerate(lines, 1):
         bare = _DECORATION.sub(b"", line).replace(b",", b" ").replace(b";", b" ")
         if numeric_tail(bare) > 1:
@@ -180,6 +199,8 @@ def _check_is_vectors(path: str, head: bytes) -> None:
         mistake = "a web page, so the download has failed; download the file again"
     elif head.startswith((b"\xff\xfe", b"\xfe\xff")):
         mistake = "text in UTF-16; convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW"
+    elif b"\r" in head.strip() and b"\n" not in head and not _CONTROL.search(head):
+        mistake = "its lines end in CR, as on old Macintoshes; convert it: tr '\\r' '\\n' < FILE > NEW"
     else:
         mistake = file_of_other_tool(path, head)
     if mistake:

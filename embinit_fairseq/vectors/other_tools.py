@@ -6,16 +6,18 @@ the user, who knows whether the file can be trusted.
 
 from __future__ import annotations
 
+import csv
 import itertools
 import os
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from embinit_fairseq.vectors.numbers import parse_number
 from embinit_fairseq.vectors.text_lines import fields, numeric_tail
 
 # ---- Lines that convert a file --------------------------------------------------------------------------------------
@@ -34,15 +36,23 @@ _GENSIM = (
     'convert it: python -c "from gensim.utils import SaveLoad; m = SaveLoad.load({path!r}); '
     "getattr(m, 'wv', m).save_word2vec_format({vec!r})\""
 )
-_DICT = "list(d)", "list(d.values())"
-_PAIR = "d = (list(d), list(d.values())) if isinstance(d, dict) else d"
+#: from d, word -> vector, or words and a matrix in any order, to w and m. Words are a list, word -> row or row -> word;
+#: those of Python 2 are bytes.
+_PAIR = (
+    "d = (d.values() if 2 in map(numpy.ndim, d.values()) else ([*d], [*d.values()])) if isinstance(d, dict) else d; "
+    "w, m = sorted(d, key=numpy.ndim); "
+    "r, w = zip(*sorted(zip(*sorted(([*w], [*w.values()]), key=lambda t: hasattr(t[0], 'join'))))) "
+    "if isinstance(w, dict) else (range(len(m)), w); "
+    "m = numpy.array(m)[[*r]]; w = [x if isinstance(x, str) else x.decode() for x in w]"
+)
+_TRUSTED = "it can execute code when it is opened; if you trust it and"
+_PICKLED = f"{_TRUSTED} it has words and vectors, "
+#: the word of each row first
+_WORD_FIRST = "d = [sorted(r.values(), key=lambda v: not isinstance(v, str)) for r in d]"
 _ROWS = "[r[0] for r in d]", "[numpy.hstack(r[1:]) for r in d]"
 _TABLE = "if its columns are the word and the numbers, "
-_ARROW = "d = [[*r.values()] for r in t.read_table({path!r}).to_pylist()]"
-_HDF = (
-    f"{_TABLE}convert it: "
-    "python -c \"import pandas; pandas.read_hdf({path!r}).to_csv({txt!r}, sep=' ', header=False)\""
-)
+_INDEX = "its index has the words, "
+_FRAME = "d.index", "d.values"
 _READ_WORDS = "w = [word for word in open('WORDS', encoding='utf-8').read().split('\\n') if word]"
 _UNPACK = "unpack it and give the file of vectors in it"
 _FOLDER = "give the folder of the Hugging Face model that it was made from"
@@ -51,14 +61,36 @@ _FOLDER = "give the folder of the Hugging Face model that it was made from"
 _FILES: tuple[tuple[bytes, str, str], ...] = (
     (rb"\x80[\x02-\x05](?s:.){0,200}gensim\.", "a file of gensim (`save`)", _GENSIM),
     (
-        rb"\x80[\x02-\x05]|\((dp|lp)\d+\n|ccopy_reg\n|cgensim",
-        "a pickle of Python objects, which can execute code when it is opened",
-        "if you trust it and it is a dictionary of words and vectors, or words and a matrix (Polyglot), "
-        + _line(f"d = pickle.load(open({{path!r}}, 'rb'), encoding='latin1'); {_PAIR}", "d[0]", "d[1]", "pickle"),
+        rb"\x80[\x02-\x05](?s:.)*?joblib\.numpy_pickle|x[\x01\x5e\x9c\xda](?s:.){0,9}[\0-\x08\x80-\xbf]",
+        "a file of joblib (pickled Python objects)",
+        _PICKLED + _line(f"d = joblib.load({{path!r}}); {_PAIR}", "w", "m", "joblib"),
     ),
-    (rb"\x89HDF\r\n", "an HDF5 file", _HDF),
-    (rb"PAR1", "a Parquet table", _TABLE + _line(_ARROW, *_ROWS, package="pyarrow.parquet as t")),
-    (rb"ARROW1|FEA1", "an Arrow table", _TABLE + _line(_ARROW, *_ROWS, package="pyarrow.feather as t")),
+    (
+        rb"\x80[\x02-\x05](?s:.){0,200}pandas\.",
+        "a table of pandas (to_pickle)",
+        f"{_TRUSTED} {_INDEX}" + _line("d = pandas.read_pickle({path!r})", *_FRAME, package="pandas"),
+    ),
+    (
+        rb"\x80[\x02-\x05]|\((dp|lp)\d+\n|ccopy_reg\n|cgensim",
+        "a pickle of Python objects",
+        _PICKLED + _line(f"d = pickle.load(open({{path!r}}, 'rb'), encoding='bytes'); {_PAIR}", "w", "m", "pickle"),
+    ),
+    (
+        rb"\x89HDF\r\n",
+        "an HDF5 file",
+        f"if pandas wrote it and {_INDEX}" + _line("d = pandas.read_hdf({path!r})", *_FRAME, package="pandas"),
+    ),
+    *(
+        (
+            magic,
+            f"{name} table",
+            _TABLE
+            + _line(
+                f"d = t.read_table({{path!r}}).to_pylist(); {_WORD_FIRST}", *_ROWS, package=f"pyarrow.{module} as t"
+            ),
+        )
+        for magic, name, module in ((rb"PAR1", "a Parquet", "parquet"), (rb"ARROW1|FEA1", "an Arrow", "feather"))
+    ),
     (
         rb"SQLite format 3",
         "a database (Magnitude's vectors are one)",
@@ -75,15 +107,25 @@ _FILES: tuple[tuple[bytes, str, str], ...] = (
     (
         rb"\s*[{\[](?=[^\n]*\"[^\n]*:\s*[\[{])[^\n]*\n\s*[{\[]",
         "JSON, one object per line",
-        "if each has the word and then the vector, "
-        + _line("d = [[*json.loads(r).values()] for r in open({path!r})]", *_ROWS, package="json"),
+        "if each has the word and the vector, "
+        + _line(f"d = map(json.loads, open({{path!r}})); {_WORD_FIRST}", *_ROWS, package="json"),
     ),
     (
         rb"\s*\{\s*\"[^\"\n]*\"\s*:",
         "JSON",
-        "if it has words and vectors, " + _line("d = json.load(open({path!r}))", *_DICT, package="json"),
+        "if it has words and vectors, " + _line(f"d = json.load(open({{path!r}})); {_PAIR}", "w", "m", "json"),
     ),
     (rb"\s*\[\s*[\[{\"][^ ]", "JSON", "write words and matrix to an .npz file"),
+    (
+        rb"[^\n]+[\t ]\[ *-?\d[-+.e\d ]*\n[-+.e\d ]*[\n\]]",
+        "vectors in brackets over several lines, as NumPy prints them",
+        _line(
+            "d = re.findall(r'([^\\t\\n]+)[\\t ]\\[([^\\]]*)\\]', open({path!r}, encoding='utf-8').read())",
+            "[r[0] for r in d]",
+            "[numpy.array(r[1].split(), 'f4') for r in d]",
+            "re",
+        ),
+    ),
     (
         rb"\d+ \d+ \d+ \d+ \d+ \d+ \S+ \S+\n",
         "vectors of floret, whose rows belong to parts of hashes instead of words",
@@ -105,6 +147,7 @@ _FOLDERS: tuple[tuple[str, str, str], ...] = (
         "an adapter (PEFT), which has no embedding matrix",
         "give the folder of its base_model_name_or_path, or merge them: merge_and_unload().save_pretrained()",
     ),
+    ("*.vectors.npy", "a folder of gensim's files", "name the file that `save` wrote, such as {path}/NAME.model"),
     ("checkpoint*.pt", "a folder of fairseq checkpoints", "name one of them, such as {path}/checkpoint_best.pt"),
     (
         "vocab/key2row",
@@ -126,10 +169,12 @@ _FOLDERS: tuple[tuple[str, str, str], ...] = (
         "wordembedding_config.json",
         "words and vectors of sentence-transformers",
         _line(
-            "w = json.load(open({path!r} + '/whitespacetokenizer_config.json'))['vocab']",
+            "p = {path!r}; w = json.load(open(p + '/whitespacetokenizer_config.json'))['vocab']; f = p + "
+            "'/model.safetensors'; d = safetensors.torch.load_file(f) if os.path.exists(f) else torch.load(p + "
+            "'/pytorch_model.bin', weights_only=True)",
             "w",
-            "torch.load({path!r} + '/pytorch_model.bin', weights_only=True)['emb_layer.weight']",
-            package="json, torch",
+            "d['emb_layer.weight']",
+            package="json, os, safetensors.torch, torch",
         ),
     ),
     ("saved_model.pb", "a model of TensorFlow", "write words and matrix to an .npz file"),
@@ -137,13 +182,13 @@ _FOLDERS: tuple[tuple[str, str, str], ...] = (
 
 
 def _with_paths(remedy: str, path: str, ending: str = ".npz") -> str:
-    """Put the paths into a remedy: {path} is the file or folder; {npz}, {vec} and {txt} are names of a new file."""
+    """Put the paths into a remedy: {path} is the file or folder; {npz} and {vec} are names of a new file."""
     path = path.rstrip(os.sep) or path
-    return remedy.format(path=path, npz=path + ending, vec=f"{path}.vec", txt=f"{path}.txt")
+    return remedy.format(path=path, npz=path + ending, vec=f"{path}.vec")
 
 
-def _literal(name: str) -> str:
-    """Return a name as Python code in a template of `_with_paths`."""
+def _literal(name: Any) -> str:
+    """Return a name, or names, as Python code in a template of `_with_paths`."""
     return repr(name).replace("{", "{{").replace("}", "}}")
 
 
@@ -153,7 +198,7 @@ def file_of_other_tool(path: str, head: bytes) -> str | None:
     head: its first bytes, unpacked.
     """
     if head.startswith(b"\x93NUMPY"):
-        return _pickled_dict(path) if re.match(rb".{10,12}\{'descr': '\|O'", head, re.DOTALL) else _array_alone(path)
+        return pickled_arrays(path) if re.match(rb".{10,12}\{'descr': '\|O'", head, re.DOTALL) else _array_alone(path)
     for pattern, found, remedy in _COMPILED:
         if pattern.match(head):
             return f"{found}; {_with_paths(remedy, path) if remedy else _folder_of(path)}"
@@ -178,12 +223,15 @@ def _folder_of(path: str) -> str:
     return "give the folder of the model, with its tokenizer"
 
 
-def _pickled_dict(path: str) -> str:
-    line = _line("d = numpy.load({path!r}, allow_pickle=True).item()", *_DICT)
-    return (
-        "Python objects that numpy.save has pickled, which can execute code when they are opened; if you trust them "
-        f"and they are a dictionary of words and vectors, {_with_paths(line, path)}"
-    )
+def pickled_arrays(path: str, names: Sequence[str] = ()) -> str:
+    """Return what a file of NumPy with Python objects is, and the remedy. names: arrays of an .npz file."""
+    code = "d = numpy.load({path!r}, allow_pickle=True, encoding='bytes')"
+    if names:
+        code += f"; d = [d[n][()] for n in {_literal([*names])}]; d = d[0] if len(d) == 1 else d"
+    else:
+        code += "[()]"
+    line = _line(f"{code}; {_PAIR}", "w", "m")
+    return f"Python objects that NumPy has pickled; {_PICKLED}{_with_paths(line, path, '.words.npz')}"
 
 
 def _array_alone(path: str) -> str:
@@ -235,47 +283,61 @@ def refused_of_other_tool(path: str, message: str) -> str:
     return f"{path}: vectors of MUSE (--export pth); use --export txt, or in MUSE's folder {_with_paths(_MUSE, path)}"
 
 
+#: reads NumPy's arrays, too, which torch.load refuses
+_LOAD = "from embinit_fairseq.checkpoint_file import load_safely; d = load_safely({path!r})"
+
+
+def words_with_matrix(path: str, content: Any) -> str | None:
+    """Return the remedy for a file of torch.save with words and a matrix of as many rows, None for other files."""
+    parts = list(_parts(content))
+    matrices = {_shape(value)[0]: place for place, value in reversed(parts) if len(_shape(value)) == 2}
+    for words, count in filter(None, (_words_in(*part) for part in parts)):
+        if matrix := matrices.get(count):
+            line = _line(_LOAD, words, f"torch.as_tensor({matrix}).detach().float().numpy()", "torch")
+            return f"words and a matrix; {_with_paths(line, path)}"
+    return None
+
+
 def state_of_other_tool(path: str, content: Any) -> str:
     """Return what a file of torch.save holds if it is not a fairseq checkpoint, and the remedy."""
-    load, package = "d = torch.load({path!r}, weights_only=True)", "torch"
-    if isinstance(content, (tuple, list)) and len(content) > 2 and isinstance(content[0], list):
-        return f"a cache of torchtext; {_with_paths(_line(load, 'd[0]', 'd[2].numpy()', package), path)}"
-    if isinstance(content, (tuple, list)):
-        content = dict(enumerate(content))
-    parts = content if isinstance(content, Mapping) else {}
-    shapes = {name: len(getattr(value, "shape", ())) for name, value in parts.items()}
-    matrix = next((name for name, columns in shapes.items() if columns == 2), None)
-    words = next(filter(None, (_words_in(name, value) for name, value in parts.items())), None)
-    if matrix is not None and words:
-        line = _line(load, words, f"torch.as_tensor({_place(matrix)}).detach().float().numpy()", package)
-        return f"words and a matrix; {_with_paths(line, path)}"
-    if set(shapes.values()) == {1}:
-        line = _line(load, "list(d)", "[v.tolist() for v in d.values()]", package)
+    if remedy := words_with_matrix(path, content):
+        return remedy
+    shapes = {len(_shape(value)) for value in content.values()} if isinstance(content, Mapping) else set()
+    if shapes == {1}:
+        line = _line(_LOAD, "list(d)", "[v.tolist() for v in d.values()]", "torch")
         return f"a dictionary of words and vectors; {_with_paths(line, path)}"
-    if matrix is not None:
+    if 2 in shapes:
         return f"weights of a model (a state dict) without its words; {_folder_of(path)}"
-    if len(getattr(content, "shape", ())) == 2:
-        line = _line(f"{load}; {_READ_WORDS}", "w", "torch.as_tensor(d).detach().float().numpy()", package)
+    if len(_shape(content)) == 2:
+        line = _line(f"{_LOAD}; {_READ_WORDS}", "w", "torch.as_tensor(d).detach().float().numpy()", "torch")
         return f"a matrix without words; with a file of one word per row, {_with_paths(line, path)}"
     return "not a fairseq checkpoint (no 'model' in it); name a checkpoint*.pt that fairseq-train wrote"
 
 
-def _place(name: Any) -> str:
-    """Return the code for `d[name]`."""
-    return f"d[{_literal(name) if isinstance(name, str) else name}]"
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(getattr(value, "shape", ()))
 
 
-def _words_in(name: Any, value: Any) -> str | None:
-    """Return the code for the words of `d[name]`: a list, word -> row, or row -> word; None if it has no words."""
-    place = _place(name)
+def _parts(content: Any, place: str = "d", depth: int = 2) -> Iterator[tuple[str, Any]]:
+    """Yield (code, value) of what a container holds, and of what containers in it hold (Stanza's `vocab`)."""
+    is_mapping = isinstance(content, Mapping)
+    if depth and (is_mapping or isinstance(content, (tuple, list))) and not _words_in(place, content):
+        for name, value in content.items() if is_mapping else enumerate(content):
+            inner = f"{place}[{_literal(name)}]"
+            yield inner, value
+            yield from _parts(value, inner, depth - 1)
+
+
+def _words_in(place: str, value: Any) -> tuple[str, int] | None:
+    """Return the code for the words of a value, and their number: a list, word -> row, or row -> word; else None."""
     if isinstance(value, (list, tuple)) and value and all(isinstance(word, str) for word in value):
-        return place
+        return place, len(value)
     if not isinstance(value, Mapping) or not value:
         return None
     kinds = {(type(key), type(row)) for key, row in value.items()}
     if kinds == {(str, int)}:
-        return f"sorted({place}, key={place}.get)"
-    return f"[{place}[i] for i in sorted({place})]" if kinds == {(int, str)} else None
+        return f"sorted({place}, key={place}.get)", len(value)
+    return (f"[{place}[i] for i in sorted({place})]", len(value)) if kinds == {(int, str)} else None
 
 
 # ---- Text that is none ----------------------------------------------------------------------------------------------
@@ -294,6 +356,8 @@ def text_of_other_tool(lines: list[bytes]) -> str | None:
     lines = [line for line in lines if line.strip()]
     widths = [numeric_tail(line) for line in lines]
     first, *body = map(fields, lines)
+    if max(widths) == 1 and all(numeric_tail(line.replace(b",", b" ")) > 1 for line in lines):
+        return r"commas after the numbers; write spaces instead: sed 's/\([0-9]\),/\1 /g' FILE > NEW"
     if max(widths) == 1:
         return (
             "one number per word: a list of words (a fairseq dictionary, counts, a sentencepiece .vocab), a lexicon or "
@@ -319,3 +383,37 @@ def text_of_other_tool(lines: list[bytes]) -> str | None:
     if max(widths) < _FEW and sum(count > 2 for count in spaces) > len(lines) / 2:
         return "several words before the numbers of most lines: a text or a table of results; give word vectors"
     return None
+
+
+#: between the columns of a table, with a comma for the decimal point but in the last
+_SEPARATORS = (";", "\t", " ", ",")
+
+
+def table_of_other_tool(path: str, lines: list[bytes]) -> str | None:
+    """Return the fault of a table with words and numbers that text of vectors has otherwise, and the remedy; else None.
+
+    lines: the first lines of a file; the first one may be the names of the columns.
+    """
+    texts = [line.decode(errors="replace") for line in lines[:2]]
+    for (above, text), separator in itertools.product(enumerate(texts), _SEPARATORS):
+        if _is_row(text, separator):
+            code = (
+                f"t = csv.reader(open({{path!r}}, encoding='utf-8-sig', newline=''), delimiter={separator!r}); "
+                "w, m = zip(*((r[0], numpy.array([x.replace(',', '.') for x in r[1:]], 'f4')) for r in "
+                f"itertools.islice(t, {above}, None) if r))"
+            )
+            line = _with_paths(_line(code, "w", "m", "csv, itertools"), path)
+            return f":{above + 1}: a table with {separator!r} between the columns ({text[:60]!r}); {line}"
+    return None
+
+
+def _is_row(text: str, separator: str) -> bool:
+    """Return True for a line of a table that is a word and numbers, unless they only number the columns."""
+    try:
+        word, *values = next(csv.reader([text], delimiter=separator), [""])
+    except csv.Error:  # bytes that are no text
+        return False
+    numbers = [value.strip().replace(",", ".") for value in values]
+    columns = list(map(str, range(len(numbers) + 1)))
+    are_numbers = len(numbers) > 1 and all(parse_number(number.encode()) is not None for number in numbers)
+    return are_numbers and not numeric_tail(word.encode()) and numbers not in (columns[:-1], columns[1:])

@@ -116,8 +116,9 @@ class VectorReader:
             OptionError: if the format has no subwords.
         """
         raise OptionError(
-            f"{self.path}: {self.format} files have no subwords, so oov `subword` cannot compose words; choose "
-            "another oov (xavier, mean, gaussian, zeros), or a fastText .bin or Hugging Face directory"
+            f"{self.path}: no subwords are known of this {self.format} file, so oov `subword` cannot compose words; "
+            "choose another oov (xavier, mean, gaussian, zeros), a fastText .bin or a Hugging Face directory; of "
+            "subwords such as BPEmb's give the text, which embinit save-vectors writes"
         )
 
 

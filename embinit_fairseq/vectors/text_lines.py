@@ -176,10 +176,15 @@ class RowCollector:
         limit, batch = max(1, _BATCH // self._dim), []
         blank, number, last, last_number = 0, first - 1, b"", 0
         for number, line in enumerate(lines, first):  # the hot loop: one search, one slice and one set look-up per line
+            gap = line.find(separator)
+            part = line[:gap]
             if (
-                line[: line.find(separator)] in exact
+                part in exact
                 or len(line) < shortest
-                or (look_closer and (everything or key(line[: line.find(separator)]) in folded))
+                or gap < 0  # as in the second of two files that were put together, the word ends in another way
+                or b"\t" in part
+                or part != part.strip(_BLANKS)
+                or (look_closer and (everything or key(part) in folded))
             ):
                 if not line.strip(_BLANKS):
                     blank += 1
@@ -215,8 +220,9 @@ class RowCollector:
         chosen = []
         finite = np.isfinite(values).all(axis=1)
         for index, ((number, line), gap) in enumerate(zip(batch, gaps)):
-            word: bytes | None = line[:gap]
-            if not regular[index] or gap < 1:
+            part = line[:gap]
+            word: bytes | None = part
+            if not regular[index] or gap < 1 or part != part.strip(_BLANKS):
                 word = self._read_slowly(number, line, values[index])
                 finite[index] = np.isfinite(values[index]).all()
             if word is not None and self._keep(number, word, finite[index]):

@@ -10,12 +10,27 @@ from typing import IO
 
 import numpy as np
 
-from embinit_fairseq.errors import VectorFileError, counted
+from embinit_fairseq.errors import OutputError, VectorFileError, counted
 from embinit_fairseq.io import PathLike, whole_file
 
 _BLANKS = " \t\r\n"
 #: rows formatted at a time
 _ROWS = 4096
+#: of binary, packed and other files, in which programs would not expect text
+_OTHER_ENDINGS = frozenset(
+    ".bin .npy .pt .pth .pkl .pickle .kv .model .safetensors .parquet .h5 .hdf5 .ftz .json .zip .bz2 .xz .zst".split()
+)
+
+
+def check_ending(path: PathLike, option: str = "") -> None:
+    """Raise OutputError if a file that would be text has the name of another format."""
+    ending = os.path.splitext(os.fspath(path).removesuffix(".gz"))[1]
+    if ending in _OTHER_ENDINGS or os.fspath(path).endswith(".npz.gz"):
+        raise OutputError(
+            f"{option} {path}".lstrip()
+            + f": {ending} names a format that is not written; end the name in .npz, .vec (word2vec's "
+            "text) or .txt, the last two also with .gz"
+        )
 
 
 def write_text(

@@ -5,6 +5,7 @@ Row order is fairseq's: `<s>`, `<pad>`, `</s>`, `<unk>`, then one row per line o
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -79,6 +80,11 @@ class Vocabulary:
 def is_number(symbol: str) -> bool:
     """Return True for an integer in decimal digits."""
     return symbol.isascii() and symbol.isdigit()
+
+
+def symbols_digest(symbols: Sequence[str]) -> str:
+    """Return a short hash of a dictionary's symbols in their order."""
+    return hashlib.sha256("\n".join(symbols).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def is_filler(symbol: str) -> bool:

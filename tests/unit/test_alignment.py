@@ -281,7 +281,7 @@ def test_what_fairseq_loads_is_loaded_and_what_it_refuses_is_refused(tmp_path, l
     vocabulary, rows = read_dictionary(path), read_rows(path)
     assert vocabulary.symbols == expected.symbols
     assert vocabulary.counts[4:].tolist() == expected.count[4:]
-    assert (vocabulary.pad_row, rows.size) == (1, len(expected))
+    assert (vocabulary.pad_row, len(rows.symbols)) == (1, len(expected))
     names = {symbol for symbol in expected.symbols[4:] if not is_filler(symbol)} - {"<mask>", *SPECIAL_SYMBOLS}
     assert rows.words == {symbol: expected.indices[symbol] for symbol in names}
     specials = {"bos": expected.bos(), "pad": expected.pad(), "eos": expected.eos(), "unk": expected.unk()}
@@ -326,6 +326,19 @@ def test_no_warning_without_counts(tmp_path, caplog):
     for counts, warned in (([1] * 30, False), (range(1, 31), True)):
         read(parse_source(str(tmp_path / "v.txt")), vocabulary(*(f"w{n}" for n in range(30)), counts=counts))
         assert ("LOW COVERAGE" in caplog.text) == warned
+
+
+def test_files_of_two_languages_cover_a_joined_dictionary_together(tmp_path, caplog):
+    (tmp_path / "de.txt").write_text("der 1 2\n")
+    (tmp_path / "en.txt").write_text("the 3 4\n")
+    words, files = vocabulary("the", "der", "x", "y", counts=[10, 9, 2, 1]), f"{tmp_path}/de.txt,{tmp_path}/en.txt"
+    read(parse_source(f"avg:{files}"), words)
+    assert "LOW COVERAGE" not in caplog.text
+    read(parse_source(f"concat:{files}"), words)
+    assert caplog.text.count("LOW COVERAGE") == 2
+    caplog.clear()
+    read(parse_source(f"avg:{files}"), vocabulary("the", "der", "x", "y", counts=[1, 2, 9, 10]))
+    assert caplog.text.count("LOW COVERAGE") == 2
 
 
 @pytest.mark.parametrize("kind", ["txt", "huggingface", "fairseq"])

@@ -255,7 +255,12 @@ def test_a_matrix_has_the_multiple_of_the_rate_that_its_sigma_is_of_xaviers(glov
         ("pretrained", "{d}", {}, "expected SLOT=PATH with SLOT one of encoder.decoder"),
         ("pretrained", "encoder={e}", {}, "--embed-init-path encoder=.*--embed-init-match"),
         ("pretrained", "encoder={wide}", {}, "-path encoder=.*--encoder-embed-dim 9((?!decoder).)*$"),
-        ("pretrained", "encoder=concat:{d},{wide}", {}, "encoder=concat:.*--encoder-embed-dim 17"),
+        (
+            "pretrained",
+            "encoder=concat:{d},{wide}",
+            {},
+            "encoder=concat:.*--encoder-embed-dim 17 .*-attention-heads must divide",
+        ),
         ("pretrained", "encoder=avg:{d},{e}", {}, r"--embed-init-path encoder=.*e\.txt"),
         ("pretrained", "encoder={d}", {"std": "1"}, "one of xavier, pretrained_xavier, shuffled"),
         ("normal", "", {"std": "xavier"}, "--embed-init-std xavier: .*one of xavier, "),

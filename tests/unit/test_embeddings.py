@@ -20,7 +20,14 @@ from embinit_fairseq.embed_init.fill import embed_init
 from embinit_fairseq.embed_init.request import request_from
 from embinit_fairseq.embed_init.slots import find_slots
 from embinit_fairseq.embeddings import vocabulary_of_rows
-from embinit_fairseq.errors import CoverageError, DimensionError, EmbinitError, OptionError, VectorFileError
+from embinit_fairseq.errors import (
+    CoverageError,
+    DimensionError,
+    EmbinitError,
+    OptionError,
+    OutputError,
+    VectorFileError,
+)
 from embinit_fairseq.init.strategies import STRATEGIES
 
 WORDS = ["haus", "Baum", "rot", "ein", "zwei", "drei"]
@@ -139,13 +146,17 @@ def test_neighbours_are_those_with_the_largest_cosine(vectors: Path, shown, refu
     assert large.most_similar("a") == [("b", pytest.approx(1, abs=1e-6))]
     line = shown("neighbors", "haus", "--vectors", vectors, "--count", "2")
     assert line.startswith(f"haus: {order[1]} {loaded.most_similar('haus')[0][1]:.3f}, {order[2]}")
-    assert "'Haus' has no vector" in refused("neighbors", "Haus", "--vectors", vectors)
+    message = refused("neighbors", "Haus", "--vectors", vectors)
+    assert "'Haus' has no vector" in message
+    assert "words like ['haus'" in message
     assert main(["neighbors", "Haus", "rot", "--vectors", str(vectors)]) == 0
     said = capsys.readouterr()
     assert ("Haus" in said.err, said.out.startswith("rot: ")) == (True, True)
 
 
-def test_save_vectors_writes_the_words_of_a_dictionary_and_not_over_what_it_reads(vectors, tmp_path, shown, refused):
+def test_save_vectors_writes_the_words_of_a_dictionary_and_not_over_what_it_reads(
+    vectors, tmp_path, shown, refused, monkeypatch
+):
     (tmp_path / "dict.txt").write_text("rot 3\nother 1\n")
     save, dictionary = ("save-vectors", "--vectors", vectors), ("--dict", tmp_path / "dict.txt")
     shown(*save, *dictionary, "--output", tmp_path / "some.npz")
@@ -154,6 +165,17 @@ def test_save_vectors_writes_the_words_of_a_dictionary_and_not_over_what_it_read
     (tmp_path / "dict.txt").write_text("other 1\n")
     message = refused(*save, *dictionary, "--output", tmp_path / "none.vec")
     assert f"--dict {tmp_path / 'dict.txt'}: none of its words" in message
+    for name in ("v.bin", "v.txt.bz2", "v.npz.gz"):  # names of formats that are not written
+        message = refused(*save, "--output", tmp_path / name)
+        assert f"--output {tmp_path / name}: " in message
+        with pytest.raises(OutputError, match=r"^/.*\.vec"):
+            loaded.save(tmp_path / name)
+        assert not (tmp_path / name).exists()
+    monkeypatch.setenv("HOME", str(vectors.parent))
+    shown(*("neighbors", "rot", "--vectors", f"~/{vectors.name}"))
+    several = f"avg:{vectors},{vectors}"
+    for command in (("save-vectors", "--output", tmp_path / "x.vec"), ("neighbors", "rot")):
+        assert "expected one file" in refused(*command, "--vectors", several)
     before = vectors.read_bytes()
     assert "another --output" in refused(*save, "--output", vectors, "--force")
     assert vectors.read_bytes() == before
@@ -169,7 +191,7 @@ def test_save_vectors_writes_the_words_of_a_dictionary_and_not_over_what_it_read
         ({"std": 0.1, "strategy": "pretrained"}, OptionError, "^std=.*pretrained_xavier, shuffled"),
         ({"std": "wide"}, OptionError, "^std wide.*0.25x"),
         ({"oov": "ones"}, OptionError, "^oov=.*zeros"),
-        ({"oov": "subword"}, OptionError, "oov `subword`.*another oov"),
+        ({"oov": "subword"}, OptionError, "oov `subword`.*another oov.*save-vectors"),
         ({"match": ["fuzzy"]}, OptionError, "^match=.*casefold"),
         ({"pad": "<pad>"}, OptionError, "^pad="),
         ({"seed": -1}, OptionError, "^seed "),

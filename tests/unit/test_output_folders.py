@@ -143,7 +143,7 @@ def refused(capsys, code: int, *parts: str) -> None:
 
 def test_it_is_written_once_and_replaced_when_asked(command, tmp_path, capsys):
     """Not on a full disk, and with --force where a command has it."""
-    output = tmp_path / "out" if command.name else tmp_path / ("out.pt" if command.force else "out.png")
+    output = tmp_path / "out" if command.name else tmp_path / ("out.txt" if command.force else "out.png")
     if command.name:
         output.mkdir()  # an empty folder will do
     before = snapshot(tmp_path)

@@ -10,6 +10,7 @@ from embinit_fairseq.init.draws import Draws
 from embinit_fairseq.init.strategies import build
 from embinit_fairseq.vectors.open import open_sources, parse_source
 from embinit_fairseq.vectors.writers import write_npz, write_text
+from embinit_fairseq.vocab import matching
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary
 
 WORDS = [f"w{at}" for at in range(20)]
@@ -183,6 +184,22 @@ def test_subwords_of_each_source(files, tmp_path, caplog):
     np.testing.assert_allclose(table["w4"], (rows["▁w"] + rows["4"]) / 2, rtol=1e-6)
     with pytest.raises(OptionError, match=r"a\.npz.*another oov"):
         read(concat(files, "a", "c"), oov="subword")
+
+
+def test_capitals_are_composed_from_a_file_without_capitals(tmp_path):
+    """As BPEmb segments: `Ab` is `▁a` and `b`, not `b` alone; a file with capitals is taken as it is."""
+    lower, cased, no_sign = ["▁a", "b", "▁the"], ["▁a", "b", "▁the", "▁The", "▁A"], ["▁a", "b", "▁is"]
+    for names, rules, parts in (
+        (lower, matching.RULES, ["▁a", "b"]),
+        (cased, matching.RULES, ["▁A", "b"]),
+        (no_sign, matching.RULES, ["b"]),
+        (lower, ("exact", "marker"), ["b"]),
+    ):
+        write_text(path := tmp_path / "v.vec", names, matrix := numbers(names, 2, 1.0, 7), header=True)
+        reading = read(str(path), words=["Ab", "The", "is"], oov="subword", rules=rules)
+        assert reading.parts[0].composed_rows[0] == 4
+        expected = matrix[[names.index(name) for name in parts]].mean(axis=0)
+        np.testing.assert_allclose(reading.parts[0].composed[0], expected, rtol=1e-6)
 
 
 def test_an_entity_is_composed_from_its_plain_form_and_an_inner_piece_is_no_word(tmp_path):

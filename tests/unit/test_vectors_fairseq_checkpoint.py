@@ -4,9 +4,11 @@ Oracles: fairseq's own Dictionary, the state dict that was saved.
 """
 
 import collections
+import json
 import re
 import sys
 from argparse import Namespace
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,9 +25,11 @@ from embinit_fairseq.errors import CheckpointError, OptionError, VectorFileError
 from embinit_fairseq.vectors.fairseq_checkpoint import FairseqCheckpoint
 from embinit_fairseq.vectors.open import open_vectors
 from embinit_fairseq.vectors.table import Wanted
+from embinit_fairseq.vocab.dictionary import symbols_digest
 
 SYMBOLS = ["the", "haus@@", "über", "a"]
 ENCODER, DECODER = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+DIGESTED = {"ab": "ab", "ba": "ba", "a mask": ["a", "<mask>"]}
 SIDES = ["encoder", "encoder_p", "decoder", "decoder_p"]
 
 
@@ -169,6 +173,40 @@ def test_a_lost_line_of_the_dictionary_is_not_taken_for_a_tag(tmp_path, task, op
 
 
 # ---- files that torch refuses
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_another_dictionary_of_the_same_size_is_refused_where_the_checkpoint_knows(tmp_path, legacy):
+    """The training's record of `--embed-init`: of each side, of a shared matrix, with an appended `<mask>`."""
+    digest = {name: symbols_digest(["<s>", "<pad>", "</s>", "<unk>", *words]) for name, words in DIGESTED.items()}
+    for slots, side, good in (
+        ({"encoder": "ab", "decoder": "ba"}, "encoder", "ab"),
+        ({"encoder": "ab", "decoder": "ba"}, "decoder", "ba"),
+        ({"encoder": "ba"}, "decoder", "ba"),
+        ({"encoder": "a mask"}, None, "a"),
+        ({}, "encoder", "ab"),
+    ):
+        record = json.dumps({"slots": {slot: {"dictionary": digest[name]} for slot, name in slots.items()}})
+        matrix, task = table(6), {"_name": "masked_lm"}
+        state = {"model": {ENCODER: matrix, DECODER: matrix}}
+        if legacy:
+            state["args"] = Namespace(task="masked_lm", arch="x", embed_init_record=record)
+        else:
+            state["cfg"] = {"task": task, "embed_init_options": {"embed_init_record": record}}
+        torch.save(state, tmp_path / "c.pt")
+        for name in ("ab", "ba", "a", "b"):
+            write_dictionary(tmp_path, list(name))
+            fits = name == good or not slots
+            with nullcontext() if fits else pytest.raises(CheckpointError, match=r"put the dict\.txt of its training"):
+                read = FairseqCheckpoint(str(tmp_path / "c.pt"), side=side).read()
+                np.testing.assert_array_equal(read.matrix, matrix[4 : 4 + len(name)])
+        (tmp_path / "dict.txt").unlink()
+        write_dictionary(tmp_path, list("ab"), "dict.de.txt")
+        write_dictionary(tmp_path, list("ba"), "dict.en.txt")
+        with nullcontext() if len(good) == 2 and slots else pytest.raises(CheckpointError, match="which dictionary"):
+            assert FairseqCheckpoint(str(tmp_path / "c.pt"), side=side).read().words == list(good)
+        for name in ("de", "en"):
+            (tmp_path / f"dict.{name}.txt").unlink()
 
 
 def saved(path: Path, zipped: bool, **more) -> Path:

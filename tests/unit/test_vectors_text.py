@@ -36,8 +36,14 @@ PADDING = "".join(f"padding{n} 0 0\n" for n in range(30))
         *((f"{word} 1 2\nb 3 4\n", {word: [1, 2]}, (2, 0, 0)) for word in ("<html", "version", "a,b", "1;2", "<?xml")),
         # what Unicode takes for blanks and ends of lines
         ("\u00a0 1 2\nx\x85y 3 4\n\u2028 5 6\n", {"\u00a0": [1, 2], "x\x85y": [3, 4], "\u2028": [5, 6]}, (3, 0, 0)),
+        ("\ufeff2 2\na 1 2\nb 3 4\n", {"a": [1, 2], "b": [3, 4]}, (2, 0, 0)),
         # byte-order mark, blank lines, mixed separators
         ("\ufeffa 1 2\n\n  b\t3 4\nc  5   6 \t\r\n\n\n", {"a": [1, 2], "b": [3, 4], "c": [5, 6]}, (3, 0, 0)),
+        # two files put together: words end in another way than most; a space before each word
+        *((f"{a}\n{a.replace('x', 'y')}\n{b}\n", {"x": [0.25, 0.5], "zz": [0.25, 0.5]}, (3, 0, 0))
+          for one, other in itertools.permutations(
+              ("%s 0.25 0.5", "%s\t0.25\t0.5", "%s\t0.25 0.5", " %s\t0.25\t0.5", "%s\r\t0.25\t0.5"), 2)
+          for a, b in [(one % "x", other % "zz")]),
         # broken: a first row, which gives way to a later one; a short one that is not wanted; one without a word
         ("x 0 0\na 1 oops\ny 0 0\na 5 6\n" + PADDING, {"a": [5, 6]}, (33, 0, 1)),
         ("a 1 2\nx 1\nb 3 4\n" + PADDING, {"a": [1, 2], "b": [3, 4]}, (32, 0, 1)),
