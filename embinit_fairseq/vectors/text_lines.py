@@ -102,7 +102,8 @@ def _separator(body: list[bytes], dim: int) -> bytes:
 
 # ---- The lines of wanted words --------------------------------------------------------------------------------------
 
-_SPACE = re.compile("[ \t]")
+#: white space of bytes.split
+_SPACE = re.compile("[ \t\n\r\v\f]")
 _FIELD = re.compile(rb"[^ \t]+")
 #: numbers parsed at a time: the scratch space of one batch stays in a second-level cache
 _BATCH = 30_000
@@ -132,6 +133,11 @@ def _key_function(wanted: Wanted) -> Callable[[bytes], bytes | str | None]:
             return None
 
     return key if wanted.spelling.label else _fold
+
+
+def _first_field(word: str) -> str:
+    """Return what bytes.split makes the first field of a line that begins with the word."""
+    return next(filter(None, _SPACE.split(word)), "")
 
 
 def _key(folded: str) -> bytes | str:
@@ -167,24 +173,20 @@ class RowCollector:
         """Return the wanted words and their rows (V, D) float32. first: number of the first line."""
         everything = self._wanted is None or self._strict
         wanted = Wanted() if self._wanted is None else self._wanted
-        # Lines begin with their word up to its first space; lines that begin with a space are looked at closely.
-        starts = {_SPACE.split(word, maxsplit=1)[0] for word in wanted.exact}
-        exact = {b"", *(start.encode("utf-8", "surrogatepass") for start in starts)}
-        folded = {_key(_SPACE.split(word, maxsplit=1)[0]) for word in wanted.folded} | {None}  # None: not UTF-8
+        # A line is looked at closely if its first field is that of a wanted word, whatever separates it from the next.
+        exact = {_first_field(word).encode("utf-8", "surrogatepass") for word in wanted.exact}
+        folded = {_key(_first_field(word)) for word in wanted.folded} | {None}  # None: not UTF-8
         look_closer, key = everything or bool(wanted.folded), _key_function(wanted)
-        separator, shortest = self._separator, 2 * self._dim + 1  # a byte of word, then separator and digit D times
+        shortest = 2 * self._dim + 1  # a byte of word, then separator and digit D times
         limit, batch = max(1, _BATCH // self._dim), []
         blank, number, last, last_number = 0, first - 1, b"", 0
-        for number, line in enumerate(lines, first):  # the hot loop: one search, one slice and one set look-up per line
-            gap = line.find(separator)
-            part = line[:gap]
+        for number, line in enumerate(lines, first):  # the hot loop: one split and one look-up in a set per line
+            part = line.split(None, 1)
             if (
-                part in exact
-                or len(line) < shortest
-                or gap < 0  # as in the second of two files that were put together, the word ends in another way
-                or b"\t" in part
-                or part != part.strip(_BLANKS)
-                or (look_closer and (everything or key(part) in folded))
+                len(line) < shortest
+                or line < b"!"  # begins with a blank: perhaps a row without a word
+                or part[0] in exact
+                or (look_closer and (everything or key(part[0]) in folded))
             ):
                 if not line.strip(_BLANKS):
                     blank += 1
