@@ -137,13 +137,13 @@ def transfer(
         shared[row] = shared[row] if shared[row] >= 0 else row_of_role.get(role, -1)
     if chosen.chosen.needs_shared and not (shared[after.word] >= 0).any():
         raise DataError(f"new: none of its words is in old, where method {method} starts; take subword or avg")
-    mean, wanted = np.array(before.words), [row for row in after.words if shared[row] < 0]
+    wanted = [row for row in after.words if shared[row] < 0]
     composed: dict[int, Combination] = {}
     if chosen.chosen.needs_subwords:
         composed = subword_means(before, after, wanted)
         composed |= combinations(subwords or {}, {after.names[row]: row for row in wanted}, old_vocabulary.symbols)
     rows, vectors = no_vectors() if spec is None else auxiliary_vectors(spec, vocabulary, "vectors ")
-    averaged = mean, np.full(len(mean), 1 / len(mean))
+    averaged = np.array(before.words), None
     given = Given(len(old_vocabulary), shared, after.word, averaged, composed, rows, vectors, chosen.sparsity)
     recipe = _recipe(chosen, given)
     if counts is None and vocabulary.has_counts:

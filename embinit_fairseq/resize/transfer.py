@@ -95,8 +95,7 @@ def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dic
     segment = _old_segmentation(request, old_model.vocabulary)
     vector_rows, vectors = (np.empty(0, dtype=np.int64), None) if spec is None else auxiliary_vectors(spec, vocabulary)
     wanted = [row for row in new.words if shared[row] < 0]
-    mean = np.array(old.words)
-    averaged = mean, np.full(len(mean), 1 / len(mean))
+    averaged = np.array(old.words), None
     try:
         subwords = subword_means(old, new, wanted, segment) if request.chosen.needs_subwords else {}
         given = Given(len(old.names), shared, new.word, averaged, subwords, vector_rows, vectors, request.sparsity)

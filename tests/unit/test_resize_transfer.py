@@ -30,10 +30,9 @@ def symbols(*words: str, appended=()):
 
 def given_of(old, new, **more) -> Given:
     """What a method starts from; old, new: symbols."""
-    shared, mean = shared_rows(old, new), np.array(old.words)
+    shared = shared_rows(old, new)
     subwords = subword_means(old, new, [row for row in new.words if shared[row] < 0])
-    averaged = mean, np.full(len(mean), 1 / len(mean))
-    return Given(len(old.names), shared, new.word, averaged, subwords, **more)
+    return Given(len(old.names), shared, new.word, (np.array(old.words), None), subwords, **more)
 
 
 def weights_of(method: str, given: Given) -> Weights:
