@@ -13,7 +13,7 @@ of Hugging Face: `ei.expand_hf` (`hf_models`).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
@@ -210,12 +210,12 @@ def combinations(subwords: Subwords, rows: Mapping[str, int], symbols: Sequence[
     old_row = {symbol: row for row, symbol in enumerate(symbols)}
     result: dict[int, Combination] = {}
     for word, parts in subwords.items():
+        if isinstance(parts, str) or not isinstance(parts, Collection) or not len(parts):
+            raise OptionError(f"subwords: {word!r} has {parts!r}; give a list of old symbols, ['...', '...']")
         if missing := [part for part in parts if part not in old_row]:
             raise OptionError(f"subwords: {missing[0]!r}, of {word!r}, is none of the symbols; give other subwords")
         if word not in rows:
             raise OptionError(f"subwords: {word!r} is no new word; remove it")
-        if isinstance(parts, str) or not parts:
-            raise OptionError(f"subwords: {word!r} has {parts!r}; give a list of old symbols, ['...', '...']")
         columns, weights = np.array([old_row[part] for part in parts]), None
         if isinstance(parts, Mapping):
             weights = np.array(list(parts.values()), dtype=np.float64)

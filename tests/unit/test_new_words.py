@@ -417,7 +417,7 @@ def test_the_remedy_for_a_tied_model_that_is_untied():
         ({"subwords": {"frodo": {"fro": math.nan}}}, "sum to nan"),
         ({"subwords": {"frodo": ["fro", "xx"]}}, "'xx', of 'frodo'"),
         ({"subwords": {"bilbo": ["fro"]}}, "'bilbo' is no new word"),
-        ({"subwords": {"frodo": []}}, "list of old symbols"),
+        *(({"subwords": {"frodo": bad}}, "'frodo' has .*list of old symbols") for bad in ([], "fro do", None, 3)),
         ({"subwords": None}, "needs the old subwords of 'frodo'"),
         ({"matrices": np.ones((4, 3))}, "4 x 3 for 5 symbols"),
         ({"matrices": np.ones((5, 3), dtype=int)}, "float32"),
