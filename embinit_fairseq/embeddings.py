@@ -28,7 +28,7 @@ from embinit_fairseq.io import PathLike
 from embinit_fairseq.vectors.open import open_vectors, parse_source
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vectors.writers import write_npz, write_text
-from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, read_dictionary, vocabulary_of
+from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, read_dictionary, special_rows, vocabulary_of
 from embinit_fairseq.vocab.subword_styles import as_text, detect_style
 
 #: a tokenizer's names of special symbols -> their roles
@@ -288,7 +288,6 @@ def vocabulary_of_rows(symbols: Any, pad: int | str | None) -> Vocabulary:
         vocabulary = symbols
     elif isinstance(symbols, (str, os.PathLike)):
         vocabulary = read_dictionary(os.fspath(symbols), "symbols", OptionError)
-        vocabulary = replace(vocabulary, roles=_roles(vocabulary.symbols))
     elif hasattr(symbols, "get_vocab"):
         vocabulary = _of_tokenizer(symbols)
     elif hasattr(symbols, "symbols") and hasattr(symbols, "count"):
@@ -309,11 +308,10 @@ def vocabulary_of_rows(symbols: Any, pad: int | str | None) -> Vocabulary:
 def _roles(names: Sequence[str]) -> dict[int, str]:
     """Return row -> role of the special symbols, by their names.
 
-    A list that begins with fairseq's four is fairseq's: only these and `<mask>` are special, as in the commands.
+    A list that begins with fairseq's four is fairseq's, and has the special rows of the commands.
     """
     if [*names[: len(SPECIAL_SYMBOLS)]] == [*SPECIAL_SYMBOLS]:
-        masks = {row: "mask" for row, name in enumerate(names) if name == "<mask>"}
-        return dict(enumerate(SPECIAL_SYMBOLS.values())) | masks
+        return special_rows(names)
     roles = {row: _role(name) for row, name in enumerate(names)}
     return {row: role for row, role in roles.items() if role is not None}
 

@@ -128,7 +128,7 @@ def transfer(
     chosen, spec = checked_method(transfer, method, TRANSFER, options)
     old_vocabulary, vocabulary = vocabulary_of_rows(old, None), vocabulary_of_rows(new, None)
     held = Matrices(matrices, len(old_vocabulary))
-    before, after = (symbols_of(v.symbols, v.special, len(v)) for v in (old_vocabulary, vocabulary))
+    before, after = (symbols_of(v.symbols, v) for v in (old_vocabulary, vocabulary))
     if not before.words:
         raise DataError("old: none of the symbols is a word; give the symbols of the rows")
     shared = shared_rows(before, after)
@@ -266,7 +266,7 @@ def expansion(
     given = Given(len(old), old_row, word, (averaged, None), composed)
     if spec is not None:
         rows, vectors = auxiliary_vectors(spec, new, "vectors ")
-        known = symbols_of(new.symbols, new.special, len(new)).word
+        known = symbols_of(new.symbols, new).word
         given = replace(given, word=word | known, vector_rows=rows, vectors=vectors, sparsity=chosen.sparsity)
     return _recipe(chosen, given)
 

@@ -261,7 +261,7 @@ def _with_vectors(given: Given, spec: SourceSpec, request: ExpandRequest, old_mo
     old, size = old_model.vocabulary, len(change.symbols) - (len(old_model.symbols) - len(old_model.vocabulary))
     new = Vocabulary(change.symbols[:size], np.ones(size, dtype=np.int64), old.roles)
     rows, vectors = auxiliary_vectors(spec, new)
-    word = given.word | symbols_of(change.symbols, new.special, size).word
+    word = given.word | symbols_of(change.symbols, new).word
     return replace(given, word=word, vector_rows=rows, vectors=vectors, sparsity=request.sparsity)
 
 
@@ -333,8 +333,7 @@ def averaged_rows(vocabulary: Vocabulary, size: int, over: str) -> np.ndarray:
     """
     if over == "all":
         return np.concatenate([np.flatnonzero(~vocabulary.filler), np.arange(len(vocabulary), size)])
-    special = {*SPECIAL_SYMBOLS, "<mask>"}
-    return np.flatnonzero(~vocabulary.filler & np.array([symbol not in special for symbol in vocabulary.symbols]))
+    return np.flatnonzero(vocabulary.regular)
 
 
 def _record(expansion: Expansion, words: Sequence[NewWord], subwords: Sequence[list[str]]) -> dict[str, Any]:

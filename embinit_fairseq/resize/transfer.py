@@ -86,8 +86,8 @@ def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dic
     old_model = open_old_model(request, request.keep_optimizer)
     text = Path(request.new_dict).read_bytes().decode("utf-8")
     names = old_model.symbols_of(old_model.builder.set_up(old_model.texts_with(text)))
-    old = symbols_of(old_model.symbols, old_model.vocabulary.special, len(old_model.vocabulary))
-    new = symbols_of(names, vocabulary.special, len(vocabulary))
+    old = symbols_of(old_model.symbols, old_model.vocabulary)
+    new = symbols_of(names, vocabulary)
     # 2. The words that both have
     shared = shared_rows(old, new)
     _check_dictionaries(request, vocabulary, old, new, shared)

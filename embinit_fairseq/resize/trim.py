@@ -70,7 +70,7 @@ def trimming(request: TrimRequest) -> Iterator[tuple[OldModel, Change, Path, dic
     def prepare(folder: Path) -> dict[str, Any]:
         made = None
         if segmentation is not None:
-            symbols = set(text_symbols(old_model.vocabulary))
+            symbols = {*old_model.vocabulary.symbols[len(SPECIAL_SYMBOLS) :]}  # `<mask>` may be a piece
             kept = symbols.intersection(change.symbols)
             made = write_restricted(segmentation, symbols, kept, request.keep_text, folder, request.output)
             made["kept_to_spell"] = spelling
@@ -139,10 +139,7 @@ def kept_rows(
         spelling = symbols_that_spell(segmentation, kept, text_symbols(vocabulary), words)
     added = set(spelling)
     stays |= np.array([symbol in added for symbol in vocabulary.symbols], dtype=bool) & vocabulary.regular
-    # a line `<s> 1 #fairseq:overwrite`, as CamemBERT has, is the row of `<s>` in a text
-    stays |= vocabulary.special | np.array([symbol in SPECIAL_SYMBOLS for symbol in vocabulary.symbols], dtype=bool)
-    if "<mask>" in row_of:
-        stays[row_of["<mask>"]] = True
+    stays |= vocabulary.special
     if stays.all():
         raise OptionError("every word of the dictionary stays: there is nothing to remove; keep fewer")
     return np.concatenate([np.flatnonzero(stays), np.arange(len(vocabulary), size)]), shares, spelling

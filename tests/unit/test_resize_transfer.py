@@ -17,15 +17,15 @@ from embinit_fairseq.init.methods import METHODS, TRANSFER, Given, new_rows, rec
 from embinit_fairseq.init.symbols import longest_subwords, shared_rows, subword_means, symbols_of
 from embinit_fairseq.init.weights import Weights
 from embinit_fairseq.resize.transfer import TransferRequest, transferring
-from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS
+from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, special_rows
 
 SPECIALS = list(SPECIAL_SYMBOLS)
 OTHERS = ["w3", "new", "w0", "w1w2", "w8", "newer", "w5", "w6", "w4"]
 
 
 def symbols(*words: str, appended=()):
-    names = [*SPECIALS, *words, *appended]
-    return symbols_of(names, np.arange(len(names) - len(appended)) < 4, len(names) - len(appended))
+    names = [*SPECIALS, *words]
+    return symbols_of([*names, *appended], Vocabulary(names, np.ones(len(names)), special_rows(names)))
 
 
 def given_of(old, new, **more) -> Given:
@@ -165,6 +165,11 @@ SHARED = [
 def test_words_are_shared_whatever_their_segmenter_writes() -> None:
     for old, new, shared in SHARED:
         assert shared_rows(symbols(*old.split()), symbols(*new.split())).tolist() == [0, 1, 2, 3, *shared], (old, new)
+    # CamemBERT's lines repeat `<s>` and `</s>`: fairseq's own keep the first rows, those of text the last
+    repeated, once = symbols("</s>", "a", "<s>", "<mask>"), symbols("a", "<mask>")
+    assert shared_rows(repeated, symbols("<s>", "</s>", "a")).tolist() == [0, 1, 2, 3, 6, 4, 5]
+    assert shared_rows(repeated, once).tolist() == [0, 1, 2, 3, 5, 7]
+    assert shared_rows(once, repeated).tolist() == [0, 1, 2, 3, 2, 4, 0, 5]
 
 
 def test_what_a_task_appends_keeps_its_row_and_is_in_no_mean() -> None:
