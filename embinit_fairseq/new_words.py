@@ -21,9 +21,10 @@ import numpy as np
 
 from embinit_fairseq.embeddings import vocabulary_of_rows
 from embinit_fairseq.errors import DataError, OptionError, named_by
+from embinit_fairseq.init.given import rows_to_average, transfer_given, with_vectors
 from embinit_fairseq.init.methods import EXPANSION, METHODS, TRANSFER, Given, Recipe, recipe_of
-from embinit_fairseq.init.requirements import MethodOptions, auxiliary_vectors
-from embinit_fairseq.init.symbols import shared_rows, subword_means, symbols_of
+from embinit_fairseq.init.requirements import MethodOptions
+from embinit_fairseq.init.symbols import shared_rows, symbols_of
 from embinit_fairseq.init.weights import KINDS, Combination
 from embinit_fairseq.matrices import Matrices
 from embinit_fairseq.vectors.open import SourceSpec
@@ -85,7 +86,7 @@ def expand(
     held = Matrices(matrices, len(old))
     vocabulary = Vocabulary(names, np.ones(len(names), dtype=np.int64), old.roles, old.added)
     old_row = np.concatenate([np.arange(len(old)), np.full(len(texts), -1)])
-    averaged = np.flatnonzero(chosen_rows(old, average_over) & ~old.filler)
+    averaged = rows_to_average(old, average_over, np.flatnonzero(~old.filler))
     rows = {text: len(old) + number for number, text in enumerate(texts)}
     composed = combinations(subwords or {}, rows, old.symbols) if chosen.chosen.needs_subwords else {}
     if missing := [text for text in texts if chosen.chosen.needs_subwords and rows[text] not in composed]:
@@ -137,15 +138,12 @@ def transfer(
         shared[row] = shared[row] if shared[row] >= 0 else row_of_role.get(role, -1)
     if chosen.chosen.needs_shared and not (shared[after.word] >= 0).any():
         raise DataError(f"new: none of its words is in old, where method {method} starts; take subword or avg")
-    wanted = [row for row in after.words if shared[row] < 0]
-    composed: dict[int, Combination] = {}
-    if chosen.chosen.needs_subwords:
-        composed = subword_means(before, after, wanted)
-        composed |= combinations(subwords or {}, {after.names[row]: row for row in wanted}, old_vocabulary.symbols)
-    rows, vectors = no_vectors() if spec is None else auxiliary_vectors(spec, vocabulary, "vectors ")
-    averaged = np.array(before.words), None
-    given = Given(len(old_vocabulary), shared, after.word, averaged, composed, rows, vectors, chosen.sparsity)
-    recipe = _recipe(chosen, given)
+    given = transfer_given(before, after, shared, chosen.chosen)
+    if chosen.chosen.needs_subwords and subwords:
+        wanted = {after.names[row]: row for row in given.wanted.tolist()}
+        composed = combinations(subwords, wanted, old_vocabulary.symbols)
+        given = replace(given, subwords={**given.subwords, **composed})
+    recipe = _recipe(chosen, with_vectors(given, spec, vocabulary, chosen.sparsity, "vectors "))
     if counts is None and vocabulary.has_counts:
         counts = dict(zip(vocabulary.symbols, vocabulary.counts.tolist()))
     names = list(vocabulary.symbols)
@@ -226,18 +224,6 @@ def combinations(subwords: Subwords, rows: Mapping[str, int], symbols: Sequence[
     return result
 
 
-def chosen_rows(vocabulary: Vocabulary, average_over: str) -> np.ndarray:
-    """Return (N,) bool: all rows, or the rows of words."""
-    if average_over not in ("all", "words"):
-        raise OptionError(f"average_over={average_over!r}: choose from all, words")
-    return ~vocabulary.special if average_over == "words" else np.ones(len(vocabulary), dtype=bool)
-
-
-def no_vectors() -> tuple[np.ndarray, None]:
-    """Return no rows and no vectors."""
-    return np.empty(0, dtype=np.int64), None
-
-
 def expansion(
     chosen: MethodOptions,
     spec: SourceSpec | None,
@@ -262,13 +248,8 @@ def expansion(
         raise OptionError(
             "average_over: none of the symbols is a word, so there is no row to average; give the symbols of all rows"
         )
-    word = (old_row < 0) & ~new.filler
-    given = Given(len(old), old_row, word, (averaged, None), composed)
-    if spec is not None:
-        rows, vectors = auxiliary_vectors(spec, new, "vectors ")
-        known = symbols_of(new.symbols, new).word
-        given = replace(given, word=word | known, vector_rows=rows, vectors=vectors, sparsity=chosen.sparsity)
-    return _recipe(chosen, given)
+    given = Given(len(old), old_row, (old_row < 0) & ~new.filler, (averaged, None), composed)
+    return _recipe(chosen, with_vectors(given, spec, new, chosen.sparsity, "vectors "))
 
 
 def _recipe(chosen: MethodOptions, given: Given) -> Recipe:

@@ -11,16 +11,15 @@ import contextlib
 import functools
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from embinit_fairseq.errors import DataError, OptionError, counted, named_by
+from embinit_fairseq.init.given import rows_to_average, with_vectors
 from embinit_fairseq.init.methods import DISTILL, METHODS, Given, Recipe, new_rows, recipe_of
-from embinit_fairseq.init.requirements import auxiliary_vectors
-from embinit_fairseq.init.symbols import symbols_of
 from embinit_fairseq.init.weights import DRAWN
 from embinit_fairseq.io import read_lines, sha256
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
@@ -106,9 +105,8 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
     row_of = {symbol: row for row, symbol in enumerate(old.symbols) if not old.filler[row]}
     fitting = fitting_segmentation(segmentation, words, row_of) if needed else segmentation
     subwords = subwords_of_words(request.words, words, fitting, row_of, request.method) if needed else []
-    given = _given(request, old_model, change, [np.array([row_of[part] for part in word]) for word in subwords])
-    if spec is not None:
-        given = _with_vectors(given, spec, request, old_model, change)
+    rows = [np.array([row_of[part] for part in word]) for word in subwords]
+    given = _given(request, spec, old_model, change, rows)
     with named_by(f"--vectors {request.vectors}: "):
         recipe = recipe_of(request.method, given, request.noise_scale, request.seed)
     distilled, saved = None, None
@@ -249,20 +247,17 @@ def place_words(old_model: OldModel, words: Sequence[str]) -> Change:
     return Change(old_row, symbols, "\n".join([*lines, ""]))
 
 
-def _given(request: ExpandRequest, old_model: OldModel, change: Change, subwords: Sequence[np.ndarray]) -> Given:
+def _given(
+    request: ExpandRequest, spec: SourceSpec | None, old_model: OldModel, change: Change, subwords: Sequence[np.ndarray]
+) -> Given:
     """Return what the rows of the new words start from. subwords: the old rows of each word's subwords."""
-    averaged = averaged_rows(old_model.vocabulary, len(old_model.symbols), request.average_over)
-    means = {int(row): (parts, None) for row, parts in zip(change.made, subwords)}
-    return Given(len(old_model.symbols), change.old_row, change.old_row < 0, (averaged, None), means)
-
-
-def _with_vectors(given: Given, spec: SourceSpec, request: ExpandRequest, old_model: OldModel, change: Change) -> Given:
-    """Return the same with --vectors of words, old and new ones."""
     old, size = old_model.vocabulary, len(change.symbols) - (len(old_model.symbols) - len(old_model.vocabulary))
+    trained = np.setdiff1d(np.arange(len(old_model.symbols)), np.flatnonzero(old.filler))
+    averaged = rows_to_average(old, request.average_over, trained)
+    means = {int(row): (parts, None) for row, parts in zip(change.made, subwords)}
+    given = Given(len(old_model.symbols), change.old_row, change.old_row < 0, (averaged, None), means)
     new = Vocabulary(change.symbols[:size], np.ones(size, dtype=np.int64), old.roles)
-    rows, vectors = auxiliary_vectors(spec, new)
-    word = given.word | symbols_of(change.symbols, new).word
-    return replace(given, word=word, vector_rows=rows, vectors=vectors, sparsity=request.sparsity)
+    return with_vectors(given, spec, new, request.sparsity)
 
 
 def subwords_of_words(
@@ -321,19 +316,6 @@ def _split_further(old: Segmentation | None, new: Segmentation | None, words: Se
         return {}
     pairs = {word.text: [one.segment_symbol(word.text) for one in (old, new)] for word in words if not word.subwords}
     return {word: pair for word, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def averaged_rows(vocabulary: Vocabulary, size: int, over: str) -> np.ndarray:
-    """Return (n,) the old rows that are averaged.
-
-    Args:
-        vocabulary: the dictionary.
-        size: its number of symbols, appended ones included.
-        over: "all": every row that is no filler; "words": lines of `dict.txt` that are words.
-    """
-    if over == "all":
-        return np.concatenate([np.flatnonzero(~vocabulary.filler), np.arange(len(vocabulary), size)])
-    return np.flatnonzero(vocabulary.regular)
 
 
 def _record(expansion: Expansion, words: Sequence[NewWord], subwords: Sequence[list[str]]) -> dict[str, Any]:

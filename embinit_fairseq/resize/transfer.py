@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.init.methods import METHODS, Given, Recipe, new_rows, recipe_of
-from embinit_fairseq.init.requirements import auxiliary_vectors
-from embinit_fairseq.init.symbols import Symbols, shared_rows, subword_means, symbols_of
+from embinit_fairseq.errors import DataError, OptionError, named_by
+from embinit_fairseq.init.given import transfer_given, with_vectors
+from embinit_fairseq.init.methods import METHODS, Recipe, new_rows, recipe_of
+from embinit_fairseq.init.symbols import Symbols, shared_rows, symbols_of
 from embinit_fairseq.init.weights import COMPOSED, COPIED, KINDS, Weights
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.old_model import MethodRequest, OldModel, check_order, files_of, open_old_model
@@ -93,16 +93,11 @@ def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dic
     _check_dictionaries(request, vocabulary, old, new, shared)
     # 3. W: shared words keep their rows, the others are combinations of old rows, or are drawn
     segment = _old_segmentation(request, old_model.vocabulary)
-    vector_rows, vectors = (np.empty(0, dtype=np.int64), None) if spec is None else auxiliary_vectors(spec, vocabulary)
-    wanted = [row for row in new.words if shared[row] < 0]
-    averaged = np.array(old.words), None
-    try:
-        subwords = subword_means(old, new, wanted, segment) if request.chosen.needs_subwords else {}
-        given = Given(len(old.names), shared, new.word, averaged, subwords, vector_rows, vectors, request.sparsity)
+    with named_by(f"{request.segmented_by}: "):
+        given = transfer_given(old, new, shared, request.chosen, segment)
+    given = with_vectors(given, spec, vocabulary, request.sparsity)
+    with named_by(f"--vectors {request.vectors}: "):
         recipe = recipe_of(request.method, given, request.noise_scale, request.seed)
-    except DataError as error:
-        where = f"--vectors {request.vectors}" if request.chosen.needs_vectors else request.segmented_by
-        raise DataError(f"{where}: {error}") from error
     # 4. The new checkpoint, written and loaded by fairseq, under a temporary name
     change = Change(recipe.weights.old_row, names, text)
     make_rows, remedy = functools.partial(new_rows, recipe), "leave --keep-optimizer out"

@@ -87,7 +87,7 @@ def is_filler(symbol: str) -> bool:
 
 
 def special_rows(symbols: Sequence[str]) -> dict[int, str]:
-    """Return row -> role of the symbols of a dict.txt that are no words: fairseq's four, and those of `special_lines`."""
+    """Return row -> role of the symbols of a dict.txt that are no words: its first four, and `special_lines`."""
     return special_lines(symbols) | dict(enumerate(SPECIAL_SYMBOLS.values()))
 
 
