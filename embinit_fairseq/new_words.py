@@ -25,7 +25,7 @@ from embinit_fairseq.init.given import rows_to_average, transfer_given, with_vec
 from embinit_fairseq.init.methods import EXPANSION, METHODS, TRANSFER, Given, Recipe, recipe_of
 from embinit_fairseq.init.requirements import MethodOptions
 from embinit_fairseq.init.symbols import shared_rows, symbols_of
-from embinit_fairseq.init.weights import KINDS, Combination
+from embinit_fairseq.init.weights import KINDS, Combination, bound_entries
 from embinit_fairseq.matrices import Matrices
 from embinit_fairseq.vectors.open import SourceSpec
 from embinit_fairseq.vocab.dictionary import Vocabulary, is_filler
@@ -271,8 +271,7 @@ def report_of(
     """
     weights, limits = recipe.weights, recipe.bound(()) if has_bound else None
     report: dict[str, Any] = {"method": recipe.method, "noise_scale": recipe.c, "seed": recipe.seed}
-    report |= {"n": len(weights.averaged[0]), "k": recipe.count, "bound": None if limits is None else limits.limit}
-    report |= {"bounds": None if limits is None else limits.record()}
+    report |= {"n": len(weights.averaged[0]), "k": recipe.count, **bound_entries(limits)}
     report["words"] = {kind: int(word[weights.rows_of(kind)].sum()) for kind in KINDS}
     if counts is not None:
         occurrences = np.array([counts.get(name, 0) for name in names], dtype=np.float64)

@@ -138,9 +138,10 @@ class Bound:
     uniform: float
     separate: float
 
-    def record(self) -> dict[str, float]:
-        """Return the four numbers by name."""
-        return asdict(self)
+
+def bound_entries(limits: Bound | None) -> dict[str, Any]:
+    """Return the entries of a record, None where there is no bound."""
+    return {"bound": limits.limit if limits else None, "bounds": asdict(limits) if limits else None}
 
 
 def bound_of(rows: Sequence[Combination], counts: Sequence[int], stays: np.ndarray) -> Bound | None:

@@ -20,7 +20,7 @@ import numpy as np
 from embinit_fairseq.errors import DataError, OptionError, counted, named_by
 from embinit_fairseq.init.given import rows_to_average, with_vectors
 from embinit_fairseq.init.methods import DISTILL, METHODS, Given, Recipe, new_rows, recipe_of
-from embinit_fairseq.init.weights import DRAWN
+from embinit_fairseq.init.weights import DRAWN, bound_entries
 from embinit_fairseq.io import read_lines, sha256
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.distill import Distillation, Progress, Saved, distill
@@ -333,8 +333,7 @@ def _record(expansion: Expansion, words: Sequence[NewWord], subwords: Sequence[l
         "seed": recipe.seed,
         "n": len(recipe.weights.averaged[0]),
         "k": recipe.count,
-        "bound": None if limits is None else limits.limit,
-        "bounds": None if limits is None else limits.record(),
+        **bound_entries(limits),
         "drawn": len(recipe.weights.rows_of(DRAWN)) if METHODS[recipe.method].needs_vectors else 0,
         "reused_fillers": int((change.made < size).sum()),
         "moved": {old_model.symbols[row]: int(new_row[row]) for row in appended},

@@ -20,7 +20,7 @@ from embinit_fairseq.errors import DataError, OptionError, named_by
 from embinit_fairseq.init.given import transfer_given, with_vectors
 from embinit_fairseq.init.methods import METHODS, Recipe, new_rows, recipe_of
 from embinit_fairseq.init.symbols import Symbols, shared_rows, symbols_of
-from embinit_fairseq.init.weights import COMPOSED, COPIED, KINDS, Weights
+from embinit_fairseq.init.weights import COMPOSED, COPIED, KINDS, Weights, bound_entries
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.old_model import MethodRequest, OldModel, check_order, files_of, open_old_model
 from embinit_fairseq.resize.prepared import PREPARATION_FILES, carry_preparation
@@ -164,8 +164,7 @@ def _record(transfer: Transfer, request: TransferRequest) -> dict[str, Any]:
         "words": {kind: len(rows) for kind, rows in words.items()},
         "examples": {kind: [_example(transfer, row) for row in rows[:_EXAMPLES]] for kind, rows in words.items()},
         "parts_of_a_word": float(np.mean(composed)) if composed else None,
-        "bound": None if limits is None else limits.limit,
-        "bounds": None if limits is None else limits.record(),
+        **bound_entries(limits),
     }
 
 
