@@ -28,7 +28,14 @@ from embinit_fairseq.io import PathLike
 from embinit_fairseq.vectors.open import open_vectors, parse_source
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vectors.writers import write_npz, write_text
-from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, read_dictionary, special_rows, vocabulary_of
+from embinit_fairseq.vocab.dictionary import (
+    SPECIAL_SYMBOLS,
+    Vocabulary,
+    filler,
+    read_dictionary,
+    special_rows,
+    vocabulary_of,
+)
 from embinit_fairseq.vocab.subword_styles import as_text, detect_style
 
 #: a tokenizer's names of special symbols -> their roles
@@ -334,7 +341,7 @@ def _by_row(rows: Mapping[str, int]) -> list[str]:
     """Return the symbols in the order of their rows; rows without a symbol have the name of a filler."""
     if len(set(rows.values())) < len(rows) or min(rows.values(), default=0) < 0:
         raise OptionError("symbols: give each a row of its own, from 0")
-    names = [f"madeupword{row:04d}" for row in range(max(rows.values(), default=-1) + 1)]
+    names = [filler(row) for row in range(max(rows.values(), default=-1) + 1)]
     for symbol, row in rows.items():
         names[row] = symbol
     return names
@@ -348,7 +355,7 @@ def _of_tokenizer(tokenizer: Any) -> Vocabulary:
     added: Mapping[str, int] = getattr(tokenizer, "get_added_vocab", dict)()
     names = _by_row(tokenizer.get_vocab())
     texts = [name if name in added else text for name, text in zip(names, as_text(names, detect_style(names)))]
-    names = [f"madeupword{row:04d}" if re.search("[\ud800-\udfff]", text) else text for row, text in enumerate(texts)]
+    names = [filler(row) if re.search("[\ud800-\udfff]", text) else text for row, text in enumerate(texts)]
     roles: dict[int, str] = dict.fromkeys(getattr(tokenizer, "all_special_ids", ()), "extra")
     for name, role in _ROLES.items():
         row = getattr(tokenizer, f"{name}_token_id", None)

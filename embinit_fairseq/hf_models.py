@@ -21,7 +21,7 @@ from embinit_fairseq.init.methods import EXPANSION
 from embinit_fairseq.init.weights import Combination
 from embinit_fairseq.matrices import changed_tables, check_table
 from embinit_fairseq.new_words import checked_method, expansion, new_words, report_of
-from embinit_fairseq.vocab.dictionary import Vocabulary
+from embinit_fairseq.vocab.dictionary import Vocabulary, filler
 
 
 def expand_hf(
@@ -280,7 +280,7 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
 def _vocabularies(tokenizer: Any, size: int, new_size: int, words: Mapping[int, str]) -> tuple[Vocabulary, Vocabulary]:
     """Return the old and new symbols of the rows; rows without a token have the name of a filler."""
     known = vocabulary_of_rows(tokenizer, None)
-    names = [*known.symbols, *(f"madeupword{row:04d}" for row in range(len(known), new_size))]
+    names = [*known.symbols, *map(filler, range(len(known), new_size))]
     new_names = [words.get(row, name) for row, name in enumerate(names)]
     ones = np.ones(new_size, dtype=np.int64)
     old = Vocabulary(names[:size], ones[:size], known.roles, known.added)

@@ -81,6 +81,11 @@ def is_number(symbol: str) -> bool:
     return symbol.isascii() and symbol.isdigit()
 
 
+def filler(row: int) -> str:
+    """Return the name of a row without a symbol."""
+    return f"madeupword{row:04d}"
+
+
 def is_filler(symbol: str) -> bool:
     """Return True for a symbol that fairseq added to round the size of a dictionary up."""
     return bool(_FILLER.match(symbol))
