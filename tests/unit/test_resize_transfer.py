@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from segmentations import train
 
-from embinit_fairseq.init import methods as methods_module
+from embinit_fairseq.init import weights as weights_module
 from embinit_fairseq.init.methods import METHODS, TRANSFER, Given, new_rows, recipe_of, sparsemax
 from embinit_fairseq.init.symbols import longest_subwords, shared_rows, subword_means, symbols_of
 from embinit_fairseq.init.weights import Weights
@@ -342,7 +342,7 @@ def omp_by_its_steps(old: list[str], new: list[str], vectors: dict, sparsity: in
 @pytest.mark.parametrize("elements", [1, 90, 4_000_000])
 def test_omp_is_its_steps(elements: int, monkeypatch) -> None:
     """Vectors of different lengths; in blocks of one word, of three, and in one. What has no vector is drawn."""
-    monkeypatch.setattr(methods_module, "_BLOCK_ELEMENTS", elements)
+    monkeypatch.setattr(weights_module, "_BLOCK_ELEMENTS", elements)
     old, new, table, vectors = focus_case()
     vectors = {word: vector * (1 + number % 5) for number, (word, vector) in enumerate(vectors.items())}
     for sparsity in (1, 3, 8):
