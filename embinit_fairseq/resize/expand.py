@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from embinit_fairseq.errors import DataError, OptionError, counted, named_by
+from embinit_fairseq.errors import DataError, OptionError, counted, listed, named_by
 from embinit_fairseq.init.given import rows_to_average, with_vectors
 from embinit_fairseq.init.methods import DISTILL, METHODS, Given, Recipe, new_rows, recipe_of
 from embinit_fairseq.init.weights import DRAWN, bound_entries
@@ -35,6 +35,7 @@ from embinit_fairseq.vocab.subword_styles import PREFIX, detect_style
 
 #: patterns of the files in the output folder, the record first
 FILES = ("expansion.json", *CHECKPOINT_FILES, "verify.json", "verify.png", *PREPARATION_FILES)
+_NAMED = 20  #: words of a message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,11 +202,11 @@ def read_words(path: str, symbols: Collection[str]) -> list[NewWord]:
     return list(words.values())
 
 
-def _present(present: dict[int, str], symbols: Collection[str], shown: int = 20) -> str:
+def _present(present: dict[int, str], symbols: Collection[str]) -> str:
     """Return the message about words that the dictionary has, by line."""
     (number, word), *others = present.items()
-    lines = ", ".join(str(line) for line, _ in others[:shown]) + (", ..." if len(others) > shown else "")
-    more = f" (and {counted(len(others), 'other word')}: line{'s' * (len(others) > 1)} {lines})" if others else ""
+    lines = f"line{'s' * (len(others) > 1)} {listed((line for line, _ in others), _NAMED)}"
+    more = f" (and {counted(len(others), 'other word')}: {lines})" if others else ""
     mark = PREFIX.get(detect_style(symbols), "")
     if mark in ("▁", "Ġ") and not word.startswith(mark):
         start = f"a word at its beginning is written {mark + word!r}; inside of words the dictionary has {word!r}"
@@ -289,10 +290,10 @@ def subwords_of_words(
     return of_words
 
 
-def _listed(words: Collection[NewWord], subwords: Mapping[NewWord, str] | None = None, shown: int = 20) -> str:
+def _listed(words: Collection[NewWord], subwords: Mapping[NewWord, str] | None = None) -> str:
     """Return words, with their lines and subwords, for a message."""
-    parts = [f"{word.text!r} (line {word.line}{f': {subwords[word]}' if subwords else ''})" for word in words]
-    return ", ".join(parts[:shown]) + (f" and {len(parts) - shown:,} more" if len(parts) > shown else "")
+    parts = (f"{word.text!r} (line {word.line}{f': {subwords[word]}' if subwords else ''})" for word in words)
+    return listed(parts, _NAMED)
 
 
 def fitting_segmentation(
