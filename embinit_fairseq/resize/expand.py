@@ -30,6 +30,7 @@ from embinit_fairseq.resize.prepared import PREPARATION_FILES, carry_preparation
 from embinit_fairseq.resize.symbol_tensors import output_names
 from embinit_fairseq.vectors.open import SourceSpec
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler
+from embinit_fairseq.vocab.preparation_record import Recorded
 from embinit_fairseq.vocab.segmentation import Segmentation, text_symbols
 from embinit_fairseq.vocab.subword_styles import PREFIX, detect_style
 
@@ -90,17 +91,9 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
     inputs = request.check(FILES, options, files_of(spec))
     # 1. The old model, the new words, and whether the segmentation can make both
     old_model = open_old_model(request, keep_optimizer=not request.reset_optimizer)
-    words = read_words(request.words, set(old_model.symbols))
-    files = request.bpe_codes, request.sentencepiece_model
-    recorded = old_preparation(old_model, request.preparation, *files)
-    segmentation = old_segmentation(old_model, recorded, request.preparation, *files)
-    if segmentation is None and request.segment_text:
-        raise OptionError("--segment-text: it needs the text's segmentation; give --bpe-codes or --sentencepiece-model")
-    if segmentation is not None:
-        check_words(request.words, words, segmentation)
+    words, recorded, segmentation = _words_and_segmentation(request, old_model)
     # 2. A row for every new word
-    new = [word.text for word in words]
-    change = place_words(old_model, new)
+    change = place_words(old_model, [word.text for word in words])
     # 3. The new rows: means of old ones, draws around the mean, or trained
     old, needed = old_model.vocabulary, request.chosen.needs_subwords
     row_of = {symbol: row for row, symbol in enumerate(old.symbols) if not old.filler[row]}
@@ -115,18 +108,8 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
         settings, saved = Distillation(**request.distillation), _saved(request, inputs)
         recipe, distilled = distill(old_model, change, recipe, fitting, settings, progress, saved)
     # 4. The new checkpoint, written and loaded by fairseq, with its segmentation, under a temporary name
-    make_rows, texts = functools.partial(new_rows, recipe), request.segment_text
-
-    def prepare(folder: Path) -> dict[str, Any]:
-        made = None
-        if segmentation is not None:
-            symbols = text_symbols(old_model.vocabulary)
-            made = write_segmentation(segmentation, new, symbols, texts, folder, request.output)
-        carried = carry_preparation(old_model, recorded, segmentation, folder, "embinit expand-vocab", made, new)
-        if made is not None and carried["preparation"] is not None:
-            made["reachable"] = len(new) - len(made["unreachable"] | carried["preparation"]["not_from_raw_text"])
-        return carried
-
+    make_rows = functools.partial(new_rows, recipe)
+    prepare = functools.partial(_prepare, request, old_model, words, recorded, segmentation)
     with resized(old_model, change, request, inputs, FILES, make_rows, prepare=prepare) as (folder, record):
         expansion = Expansion(old_model, change, given, recipe)
         record |= {**_record(expansion, words, subwords), "distill": distilled}
@@ -134,6 +117,40 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
         yield expansion, folder, record
     if saved is not None:
         saved.path.unlink(missing_ok=True)
+
+
+def _words_and_segmentation(
+    request: ExpandRequest, old_model: OldModel
+) -> tuple[list[NewWord], Recorded | None, Segmentation | None]:
+    """Return the new words, and how the old text was prepared and segmented, if that is known."""
+    words = read_words(request.words, set(old_model.symbols))
+    files = request.bpe_codes, request.sentencepiece_model
+    recorded = old_preparation(old_model, request.preparation, *files)
+    segmentation = old_segmentation(old_model, recorded, request.preparation, *files)
+    if segmentation is None and request.segment_text:
+        raise OptionError("--segment-text: it needs the text's segmentation; give --bpe-codes or --sentencepiece-model")
+    if segmentation is not None:
+        check_words(request.words, words, segmentation)
+    return words, recorded, segmentation
+
+
+def _prepare(
+    request: ExpandRequest,
+    old_model: OldModel,
+    words: Sequence[NewWord],
+    recorded: Recorded | None,
+    segmentation: Segmentation | None,
+    folder: Path,
+) -> dict[str, Any]:
+    """Write how text is segmented and prepared to the new folder, and return what the record says of it."""
+    made, new = None, [word.text for word in words]
+    if segmentation is not None:
+        symbols = text_symbols(old_model.vocabulary)
+        made = write_segmentation(segmentation, new, symbols, request.segment_text, folder, request.output)
+    carried = carry_preparation(old_model, recorded, segmentation, folder, "embinit expand-vocab", made, new)
+    if made is not None and carried["preparation"] is not None:
+        made["reachable"] = len(new) - len(made["unreachable"] | carried["preparation"]["not_from_raw_text"])
+    return carried
 
 
 def _saved(request: ExpandRequest, inputs: Mapping[str, str]) -> Saved:
