@@ -28,7 +28,14 @@ from embinit_fairseq.io import PathLike
 from embinit_fairseq.vectors.open import open_vectors, parse_source
 from embinit_fairseq.vectors.table import Wanted
 from embinit_fairseq.vectors.writers import check_ending, write_npz, write_text
-from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, read_dictionary, vocabulary_of
+from embinit_fairseq.vocab.dictionary import (
+    SPECIAL_SYMBOLS,
+    Vocabulary,
+    filler,
+    read_dictionary,
+    special_rows,
+    vocabulary_of,
+)
 from embinit_fairseq.vocab.subword_styles import as_text, detect_style
 
 #: a tokenizer's names of special symbols -> their roles
@@ -289,7 +296,6 @@ def vocabulary_of_rows(symbols: Any, pad: int | str | None) -> Vocabulary:
         vocabulary = symbols
     elif isinstance(symbols, (str, os.PathLike)):
         vocabulary = read_dictionary(os.fspath(symbols), "symbols", OptionError)
-        vocabulary = replace(vocabulary, roles=_roles(vocabulary.symbols))
     elif hasattr(symbols, "get_vocab"):
         vocabulary = _of_tokenizer(symbols)
     elif hasattr(symbols, "symbols") and hasattr(symbols, "count"):
@@ -310,11 +316,10 @@ def vocabulary_of_rows(symbols: Any, pad: int | str | None) -> Vocabulary:
 def _roles(names: Sequence[str]) -> dict[int, str]:
     """Return row -> role of the special symbols, by their names.
 
-    A list that begins with fairseq's four is fairseq's: only these and `<mask>` are special, as in the commands.
+    A list that begins with fairseq's four is fairseq's, and has the special rows of the commands.
     """
     if [*names[: len(SPECIAL_SYMBOLS)]] == [*SPECIAL_SYMBOLS]:
-        masks = {row: "mask" for row, name in enumerate(names) if name == "<mask>"}
-        return dict(enumerate(SPECIAL_SYMBOLS.values())) | masks
+        return special_rows(names)
     roles = {row: _role(name) for row, name in enumerate(names)}
     return {row: role for row, role in roles.items() if role is not None}
 
@@ -337,7 +342,7 @@ def _by_row(rows: Mapping[str, int]) -> list[str]:
     """Return the symbols in the order of their rows; rows without a symbol have the name of a filler."""
     if len(set(rows.values())) < len(rows) or min(rows.values(), default=0) < 0:
         raise OptionError("symbols: give each a row of its own, from 0")
-    names = [f"madeupword{row:04d}" for row in range(max(rows.values(), default=-1) + 1)]
+    names = [filler(row) for row in range(max(rows.values(), default=-1) + 1)]
     for symbol, row in rows.items():
         names[row] = symbol
     return names
@@ -351,7 +356,7 @@ def _of_tokenizer(tokenizer: Any) -> Vocabulary:
     added: Mapping[str, int] = getattr(tokenizer, "get_added_vocab", dict)()
     names = _by_row(tokenizer.get_vocab())
     texts = [name if name in added else text for name, text in zip(names, as_text(names, detect_style(names)))]
-    names = [f"madeupword{row:04d}" if re.search("[\ud800-\udfff]", text) else text for row, text in enumerate(texts)]
+    names = [filler(row) if re.search("[\ud800-\udfff]", text) else text for row, text in enumerate(texts)]
     roles: dict[int, str] = dict.fromkeys(getattr(tokenizer, "all_special_ids", ()), "extra")
     for name, role in _ROLES.items():
         row = getattr(tokenizer, f"{name}_token_id", None)

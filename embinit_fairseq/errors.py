@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 
 class EmbinitError(ValueError):
@@ -95,6 +95,13 @@ def check_heads(heads: int, dim: int, heads_name: str, dim_name: str) -> None:
     if heads < 1 or dim % heads:
         divisors = ", ".join(str(number) for number in range(1, 33) if dim % number == 0)
         raise OptionError(f"{heads_name} {heads} does not divide {dim_name} {dim}; numbers that do: {divisors}")
+
+
+def listed(names: Iterable[object], most: int = 10, total: int | None = None) -> str:
+    """Return the first names for a message: `a, b and 2,000 more`. total: of all, if not all are given."""
+    given = [str(name) for name in names]
+    more = (len(given) if total is None else total) - len(given[:most])
+    return ", ".join(given[:most]) + (f" and {more:,} more" if more else "")
 
 
 def counted(number: int, noun: str) -> str:

@@ -16,11 +16,12 @@ import numpy as np
 
 from embinit_fairseq.embeddings import vocabulary_of_rows
 from embinit_fairseq.errors import OptionError
+from embinit_fairseq.init.given import rows_to_average
 from embinit_fairseq.init.methods import EXPANSION
 from embinit_fairseq.init.weights import Combination
 from embinit_fairseq.matrices import changed_tables, check_table
-from embinit_fairseq.new_words import checked_method, chosen_rows, expansion, new_words, report_of
-from embinit_fairseq.vocab.dictionary import Vocabulary
+from embinit_fairseq.new_words import checked_method, expansion, new_words, report_of
+from embinit_fairseq.vocab.dictionary import Vocabulary, filler
 
 
 def expand_hf(
@@ -69,7 +70,7 @@ def expand_hf(
     old_row = np.concatenate([np.arange(size), np.full(new_size - size, -1)])
     old_row[rows] = -1
     tokens = np.unique(list(tokenizer.get_vocab().values()))
-    averaged = tokens[chosen_rows(old, average_over)[tokens]]
+    averaged = rows_to_average(old, average_over, tokens)
     recipe = expansion(chosen, spec, old, new, old_row, averaged, dict(zip(rows, subwords)))
     has_bound = model.get_output_embeddings() is not None and not _has_soft_cap(model)
     report = report_of(recipe, new.symbols, np.isin(np.arange(new_size), rows), counts, has_bound)
@@ -279,7 +280,7 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
 def _vocabularies(tokenizer: Any, size: int, new_size: int, words: Mapping[int, str]) -> tuple[Vocabulary, Vocabulary]:
     """Return the old and new symbols of the rows; rows without a token have the name of a filler."""
     known = vocabulary_of_rows(tokenizer, None)
-    names = [*known.symbols, *(f"madeupword{row:04d}" for row in range(len(known), new_size))]
+    names = [*known.symbols, *map(filler, range(len(known), new_size))]
     new_names = [words.get(row, name) for row, name in enumerate(names)]
     ones = np.ones(new_size, dtype=np.int64)
     old = Vocabulary(names[:size], ones[:size], known.roles, known.added)

@@ -13,7 +13,7 @@ of Hugging Face: `ei.expand_hf` (`hf_models`).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
@@ -21,10 +21,11 @@ import numpy as np
 
 from embinit_fairseq.embeddings import vocabulary_of_rows
 from embinit_fairseq.errors import DataError, OptionError, named_by
+from embinit_fairseq.init.given import rows_to_average, transfer_given, with_vectors
 from embinit_fairseq.init.methods import EXPANSION, METHODS, TRANSFER, Given, Recipe, recipe_of
-from embinit_fairseq.init.requirements import MethodOptions, auxiliary_vectors
-from embinit_fairseq.init.symbols import shared_rows, subword_means, symbols_of
-from embinit_fairseq.init.weights import KINDS, Combination
+from embinit_fairseq.init.requirements import MethodOptions
+from embinit_fairseq.init.symbols import shared_rows, symbols_of
+from embinit_fairseq.init.weights import KINDS, Combination, bound_entries
 from embinit_fairseq.matrices import Matrices
 from embinit_fairseq.vectors.open import SourceSpec
 from embinit_fairseq.vocab.dictionary import Vocabulary, is_filler
@@ -85,7 +86,7 @@ def expand(
     held = Matrices(matrices, len(old))
     vocabulary = Vocabulary(names, np.ones(len(names), dtype=np.int64), old.roles, old.added)
     old_row = np.concatenate([np.arange(len(old)), np.full(len(texts), -1)])
-    averaged = np.flatnonzero(chosen_rows(old, average_over) & ~old.filler)
+    averaged = rows_to_average(old, average_over, np.flatnonzero(~old.filler))
     rows = {text: len(old) + number for number, text in enumerate(texts)}
     composed = combinations(subwords or {}, rows, old.symbols) if chosen.chosen.needs_subwords else {}
     if missing := [text for text in texts if chosen.chosen.needs_subwords and rows[text] not in composed]:
@@ -128,7 +129,7 @@ def transfer(
     chosen, spec = checked_method(transfer, method, TRANSFER, options)
     old_vocabulary, vocabulary = vocabulary_of_rows(old, None), vocabulary_of_rows(new, None)
     held = Matrices(matrices, len(old_vocabulary))
-    before, after = (symbols_of(v.symbols, v.special, len(v)) for v in (old_vocabulary, vocabulary))
+    before, after = (symbols_of(v.symbols, v) for v in (old_vocabulary, vocabulary))
     if not before.words:
         raise DataError("old: none of the symbols is a word; give the symbols of the rows")
     shared = shared_rows(before, after)
@@ -137,15 +138,12 @@ def transfer(
         shared[row] = shared[row] if shared[row] >= 0 else row_of_role.get(role, -1)
     if chosen.chosen.needs_shared and not (shared[after.word] >= 0).any():
         raise DataError(f"new: none of its words is in old, where method {method} starts; take subword or avg")
-    mean, wanted = np.array(before.words), [row for row in after.words if shared[row] < 0]
-    composed: dict[int, Combination] = {}
-    if chosen.chosen.needs_subwords:
-        composed = subword_means(before, after, wanted)
-        composed |= combinations(subwords or {}, {after.names[row]: row for row in wanted}, old_vocabulary.symbols)
-    rows, vectors = no_vectors() if spec is None else auxiliary_vectors(spec, vocabulary, "vectors ")
-    averaged = mean, np.full(len(mean), 1 / len(mean))
-    given = Given(len(old_vocabulary), shared, after.word, averaged, composed, rows, vectors, chosen.sparsity)
-    recipe = _recipe(chosen, given)
+    given = transfer_given(before, after, shared, chosen.chosen)
+    if chosen.chosen.needs_subwords and subwords:
+        wanted = {after.names[row]: row for row in given.wanted.tolist()}
+        composed = combinations(subwords, wanted, old_vocabulary.symbols)
+        given = replace(given, subwords={**given.subwords, **composed})
+    recipe = _recipe(chosen, with_vectors(given, spec, vocabulary, chosen.sparsity, "vectors "))
     if counts is None and vocabulary.has_counts:
         counts = dict(zip(vocabulary.symbols, vocabulary.counts.tolist()))
     names = list(vocabulary.symbols)
@@ -210,12 +208,12 @@ def combinations(subwords: Subwords, rows: Mapping[str, int], symbols: Sequence[
     old_row = {symbol: row for row, symbol in enumerate(symbols)}
     result: dict[int, Combination] = {}
     for word, parts in subwords.items():
+        if isinstance(parts, str) or not isinstance(parts, Collection) or not len(parts):
+            raise OptionError(f"subwords: {word!r} has {parts!r}; give a list of old symbols, ['...', '...']")
         if missing := [part for part in parts if part not in old_row]:
             raise OptionError(f"subwords: {missing[0]!r}, of {word!r}, is none of the symbols; give other subwords")
         if word not in rows:
             raise OptionError(f"subwords: {word!r} is no new word; remove it")
-        if isinstance(parts, str) or not parts:
-            raise OptionError(f"subwords: {word!r} has {parts!r}; give a list of old symbols, ['...', '...']")
         columns, weights = np.array([old_row[part] for part in parts]), None
         if isinstance(parts, Mapping):
             weights = np.array(list(parts.values()), dtype=np.float64)
@@ -224,18 +222,6 @@ def combinations(subwords: Subwords, rows: Mapping[str, int], symbols: Sequence[
             weights = weights / weights.sum()
         result[rows[word]] = columns, weights
     return result
-
-
-def chosen_rows(vocabulary: Vocabulary, average_over: str) -> np.ndarray:
-    """Return (N,) bool: all rows, or the rows of words."""
-    if average_over not in ("all", "words"):
-        raise OptionError(f"average_over={average_over!r}: choose from all, words")
-    return ~vocabulary.special if average_over == "words" else np.ones(len(vocabulary), dtype=bool)
-
-
-def no_vectors() -> tuple[np.ndarray, None]:
-    """Return no rows and no vectors."""
-    return np.empty(0, dtype=np.int64), None
 
 
 def expansion(
@@ -262,13 +248,8 @@ def expansion(
         raise OptionError(
             "average_over: none of the symbols is a word, so there is no row to average; give the symbols of all rows"
         )
-    word = (old_row < 0) & ~new.filler
-    given = Given(len(old), old_row, word, (averaged, None), composed)
-    if spec is not None:
-        rows, vectors = auxiliary_vectors(spec, new, "vectors ")
-        known = symbols_of(new.symbols, new.special, len(new)).word
-        given = replace(given, word=word | known, vector_rows=rows, vectors=vectors, sparsity=chosen.sparsity)
-    return _recipe(chosen, given)
+    given = Given(len(old), old_row, (old_row < 0) & ~new.filler, (averaged, None), composed)
+    return _recipe(chosen, with_vectors(given, spec, new, chosen.sparsity, "vectors "))
 
 
 def _recipe(chosen: MethodOptions, given: Given) -> Recipe:
@@ -290,8 +271,7 @@ def report_of(
     """
     weights, limits = recipe.weights, recipe.bound(()) if has_bound else None
     report: dict[str, Any] = {"method": recipe.method, "noise_scale": recipe.c, "seed": recipe.seed}
-    report |= {"n": len(weights.averaged[0]), "k": recipe.count, "bound": None if limits is None else limits.limit}
-    report |= {"bounds": None if limits is None else limits.record()}
+    report |= {"n": len(weights.averaged[0]), "k": recipe.count, **bound_entries(limits)}
     report["words"] = {kind: int(word[weights.rows_of(kind)].sum()) for kind in KINDS}
     if counts is not None:
         occurrences = np.array([counts.get(name, 0) for name in names], dtype=np.float64)

@@ -22,7 +22,7 @@ from embinit_fairseq.cli.vocabulary_options import (
     verify_progress,
     written_files,
 )
-from embinit_fairseq.errors import OptionError, counted
+from embinit_fairseq.errors import OptionError, counted, listed
 from embinit_fairseq.init.methods import DISTILL, EXPANSION, METHODS
 from embinit_fairseq.io import write_json
 
@@ -98,12 +98,11 @@ def _verify(expansion: Any, folder: Path, args: argparse.Namespace) -> dict[str,
 def render(record: dict[str, Any]) -> str:
     """Return the record for people."""
     words = [word["word"] for word in record["words"]]
-    more = f" and {len(words) - SHOWN:,} more" if len(words) > SHOWN else ""
     fillers = record["reused_fillers"]
     reused = f" ({counted(fillers, 'filler')} became words)" if fillers else ""
     noise = "" if METHODS[record["method"]].scale is None else f", c = {record['noise_scale']:g}"
     lines = [
-        f"new words      {record['k']:,}: {', '.join(words[:SHOWN])}{more}",
+        f"new words      {record['k']:,}: {listed(words, SHOWN)}",
         f"rows           {record['rows_before']:,} -> {record['rows_after']:,}{reused}",
         f"method         {record['method']}{noise}, over {record['n']:,} rows",
         f"KL(old||new)   {_bound(record)}",
@@ -114,8 +113,8 @@ def render(record: dict[str, Any]) -> str:
     if record["distill"]:
         lines.append(f"distilled      {_distilled(record['distill'])}")
     if record["moved"]:
-        moved = [f"{symbol} to row {row:,}" for symbol, row in record["moved"].items()]
-        lines.append(f"moved          {', '.join(moved[:SHOWN])}{' ...' if len(moved) > SHOWN else ''}")
+        moved = (f"{symbol} to row {row:,}" for symbol, row in record["moved"].items())
+        lines.append(f"moved          {listed(moved, SHOWN)}")
     lines += [
         f"also expanded  {_also(record)}",
         written_files(record),
@@ -154,9 +153,8 @@ def _distilled(trained: dict[str, Any]) -> str:
 
 
 def _split_further(split: dict[str, Any]) -> str:
-    shown = [f"{word} ({' '.join(after)}, not {' '.join(before)})" for word, (before, after) in split.items()]
-    more = f" and {len(shown) - SHOWN:,} more" if len(shown) > SHOWN else ""
-    return f"{', '.join(shown[:SHOWN])}{more}: the dictionary lacks a subword that the codes or the model make"
+    words = (f"{word} ({' '.join(after)}, not {' '.join(before)})" for word, (before, after) in split.items())
+    return f"{listed(words, SHOWN)}: the dictionary lacks a subword that the codes or the model make"
 
 
 def _also(record: dict[str, Any]) -> str:
@@ -174,10 +172,9 @@ def _segmentation(record: dict[str, Any]) -> list[str]:
         return [f"attention      the dictionary has subwords: {advice}"] if advice else []
     lines = [f"reachable      {made['reachable']:,} of {record['k']:,} new words"]
     if made["unreachable"]:
-        shown = [f"{word} ({' '.join(subwords)})" for word, subwords in list(made["unreachable"].items())[:SHOWN]]
+        words = (f"{word} ({' '.join(subwords)})" for word, subwords in made["unreachable"].items())
         begins = "; what begins a word is written with ▁" if made["kind"] == "sentencepiece" else ""
-        more = " ..." if len(made["unreachable"]) > SHOWN else ""
-        lines.append(f"not reachable  {', '.join(shown)}{more}: text has them in subwords{begins}")
+        lines.append(f"not reachable  {listed(words, SHOWN)}: text has them in subwords{begins}")
     if "text" in made:
         text = made["text"]
         before, after, inside = (sum(text[name].values()) for name in ("before", "after", "inside_longer_words"))

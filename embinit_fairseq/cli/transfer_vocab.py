@@ -15,7 +15,7 @@ from embinit_fairseq.cli.vocabulary_options import (
     table_names,
     written_files,
 )
-from embinit_fairseq.errors import counted
+from embinit_fairseq.errors import counted, listed
 from embinit_fairseq.init.methods import METHODS, TRANSFER
 
 _SHOWN = 4  #: examples of each kind
@@ -59,9 +59,8 @@ def render(record: dict[str, Any]) -> str:
     ]
     for kind, count in record["words"].items():
         if count:
-            examples = ", ".join(map(_said, record["examples"][kind][:_SHOWN]))
-            more = " ..." if count > _SHOWN else ""
-            lines.append(f"{kind:<14} {counted(count, 'word')} {_SAID[kind]}: {examples}{more}")
+            examples = listed(map(_said, record["examples"][kind]), _SHOWN, count)
+            lines.append(f"{kind:<14} {counted(count, 'word')} {_SAID[kind]}: {examples}")
     if record["softmax"]:
         lines.append(f"KL(old||new)   {_bound(record)}")
     none = "none in the checkpoint" if record["request"]["keep_optimizer"] else "not kept"

@@ -17,7 +17,7 @@ from embinit_fairseq.cli.vocabulary_options import (
     verify_progress,
     written_files,
 )
-from embinit_fairseq.errors import counted
+from embinit_fairseq.errors import counted, listed
 
 #: whether the words are outputs -> certificate
 _CERTIFICATE = {True: "-log P_old(kept words), for every prefix of them", False: "none: the words are inputs only"}
@@ -94,15 +94,12 @@ def _segmentation(record: dict[str, Any]) -> list[str]:
         return [f"attention      removed subwords that a segmenter still makes are <unk>: {advice}"] if advice else []
     spelling, lines = made["kept_to_spell"], []
     if spelling:
-        more = " ..." if len(spelling) > SHOWN else ""
-        lines.append(
-            f"also kept      {counted(len(spelling), 'subword')}, to spell removed ones: "
-            f"{' '.join(spelling[:SHOWN])}{more}"
-        )
+        subwords = counted(len(spelling), "subword")
+        lines.append(f"also kept      {subwords}, to spell removed ones: {listed(spelling, SHOWN)}")
     if "kept_text" in made:
         text = made["kept_text"]
         before, after = text["unknown_before"], text["unknown_after"]
-        gone = f" (no subword for {' '.join(text['gone'][:SHOWN])})" if text["gone"] else ""
+        gone = f" (no subword for {listed(text['gone'], SHOWN)})" if text["gone"] else ""
         lines.append(
             f"segmentation   {counted(text['lines'], 'line')} of kept text, {text['changed']:,} segmented in another "
             f"way; {before:,} <unk> before, {after:,} of {text['subwords']:,} now{gone}"

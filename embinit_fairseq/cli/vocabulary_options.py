@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from embinit_fairseq.cli.progress import progress
+from embinit_fairseq.errors import listed
 from embinit_fairseq.init.methods import METHODS, SPARSITY
 from embinit_fairseq.io import check_is_file
 from embinit_fairseq.vectors.open import FORMATS
@@ -102,7 +103,6 @@ def preparation_lines(record: dict[str, Any]) -> list[str]:
         return [f"raw text       unknown: there is no {FILE}, and no --preparation says how it becomes words"]
     lines = [f"raw text       {prepared['steps']}"]
     if missed := prepared["not_from_raw_text"]:
-        shown = [f"{word} ({' '.join(symbols)})" for word, symbols in list(missed.items())[:SHOWN]]
-        more = " ..." if len(missed) > SHOWN else ""
-        lines.append(f"attention      raw text never has these words: {', '.join(shown)}{more}")
+        words = (f"{word} ({' '.join(symbols)})" for word, symbols in missed.items())
+        lines.append(f"attention      raw text never has these words: {listed(words, SHOWN)}")
     return lines

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq.errors import DataError, counted
+from embinit_fairseq.errors import DataError, counted, listed
 from embinit_fairseq.io import not_utf8
 
 #: line numbers in a message
@@ -48,10 +48,9 @@ def has_mark(path: Path) -> bool:
 
 
 def shown_lines(numbers: Sequence[int], count: int | None = None) -> str:
-    """Return line numbers for a message: `line 3`, `lines 3, 7, 9 ... (200)`. count: of all, if not all are given."""
+    """Return line numbers for a message: `line 3`, `lines 3, 7 and 200 more`. count: of all, if not all are given."""
     total = len(numbers) if count is None else count
-    first = ", ".join(map(str, numbers[:SHOWN]))
-    return f"line{'s' if total > 1 else ''} {first}{f' ... ({total:,})' if total > SHOWN else ''}"
+    return f"line{'s' if total > 1 else ''} {listed(numbers, SHOWN, total)}"
 
 
 # ---- Lines ----------------------------------------------------------------------------------------------------------

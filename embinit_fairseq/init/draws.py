@@ -16,7 +16,7 @@ import numpy as np
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.init.init_report import describe, xavier_bound
-from embinit_fairseq.init.weights import Table, mean_row, parts, take_rows
+from embinit_fairseq.init.weights import Table, blocks, mean_row, take_rows
 
 #: limits of a sigma, far beyond use and far inside float32
 _SMALLEST, _LARGEST = 1e-20, 1e20
@@ -162,7 +162,7 @@ def _noise_without_sigma(
     """Return z^T (E - mu) / sqrt(n) per matrix. z is drawn row by row, so that the size of a block does not matter."""
     noise = [np.zeros((count, len(mean))) for mean in means]
     widest = max(count, *map(len, means))
-    for part in parts(len(rows), widest):
+    for part in blocks(len(rows), widest):
         z = generator.standard_normal((part.stop - part.start, count), dtype=np.float32)
         for table, mean, total in zip(tables, means, noise):
             total += z.T @ _centred(take_rows(table, rows[part]), mean)
@@ -175,7 +175,7 @@ def _noise_with_sigma(
     """Return g diag(sqrt(w)) V^T with Sigma = V diag(w) V^T and g ~ N(0, I)."""
     edges = np.cumsum([len(mean) for mean in means])
     sigma = np.zeros((edges[-1], edges[-1]))
-    for part in parts(len(rows), edges[-1]):
+    for part in blocks(len(rows), edges[-1]):
         block = np.hstack([_centred(take_rows(table, rows[part]), mean) for table, mean in zip(tables, means)])
         sigma += block.T @ block
     values, vectors = np.linalg.eigh(sigma / len(rows))

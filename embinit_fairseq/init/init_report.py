@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from embinit_fairseq.errors import counted
+from embinit_fairseq.init.weights import blocks
 from embinit_fairseq.vocab.dictionary import Vocabulary, symbols_digest
 
 # ---- Numbers about a matrix: moments, coverage, absorption (Kim et al. 2024, Tables 2 and 6) ------------------------
 
 #: rows that are copied to float64 at a time
-_BLOCK_ROWS = 8192
+BLOCK_ROWS = 8192
 
 
 def describe(matrix: np.ndarray) -> dict[str, float]:
@@ -29,9 +30,9 @@ def describe(matrix: np.ndarray) -> dict[str, float]:
     count = matrix.size
     if count == 0:
         return dict.fromkeys(("min", "max", "mean", "std"), math.nan)
-    blocks = [matrix[start : start + _BLOCK_ROWS] for start in range(0, len(matrix), _BLOCK_ROWS)]
-    mean = math.fsum(float(block.sum(dtype=np.float64)) for block in blocks) / count
-    squares = math.fsum(float(((block.astype(np.float64) - mean) ** 2).sum()) for block in blocks)
+    parts = [matrix[block] for block in blocks(len(matrix), elements=BLOCK_ROWS)]
+    mean = math.fsum(float(part.sum(dtype=np.float64)) for part in parts) / count
+    squares = math.fsum(float(((part.astype(np.float64) - mean) ** 2).sum()) for part in parts)
     return {
         "min": float(matrix.min()),
         "max": float(matrix.max()),

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,6 +48,7 @@ from embinit_fairseq.init.weights import (
     Combination,
     Table,
     Weights,
+    blocks,
     columns_of,
     mean_row,
     take_rows,
@@ -56,8 +57,6 @@ from embinit_fairseq.init.weights import (
 #: --distill-<name> -> default. Sentences per word as in the authors' package. The rate was tried on one small tied
 #: model (D 128): 0.001 is slower, 0.01 ends 4 % lower but doubles KL
 DISTILL: dict[str, float] = {"sentences": 100, "epochs": 3, "lr": 3e-3, "tokens": 1024}
-#: similarities or coefficients at a time
-_BLOCK_ELEMENTS = 4_000_000
 #: length of a vector that was not trained, compared with the median
 _UNTRAINED = 1e-3
 #: shared words of a new word with --method omp: as in mergekit-tokensurgeon for 512 dimensions and more; of fewer, an
@@ -235,7 +234,7 @@ def _similar_words(given: Given) -> dict[int, Combination]:
     columns, shared, rows, wanted = _with_vectors(given)
     shared, wanted = shared / _lengths(shared)[:, None], wanted / _lengths(wanted)[:, None]
     combinations: dict[int, Combination] = {}
-    for block in _blocks(len(rows), len(columns)):
+    for block in blocks(len(rows), len(columns)):
         for row, cosines in zip(rows[block].tolist(), wanted[block] @ shared.T):
             shares = sparsemax(cosines)
             chosen = np.flatnonzero(shares)
@@ -265,7 +264,7 @@ def _sparse_combinations(given: Given) -> dict[int, Combination]:
     lengths, scales = _lengths(shared), _lengths(wanted)
     shared, wanted = shared / lengths[:, None], wanted / scales[:, None]
     combinations: dict[int, Combination] = {}
-    for block in _blocks(len(rows), len(columns)):
+    for block in blocks(len(rows), len(columns)):
         with warnings.catch_warnings():  # it ends early if fewer words leave no remainder
             warnings.simplefilter("ignore", RuntimeWarning)
             coefficients = orthogonal_mp(shared.T, wanted[block].T, n_nonzero_coefs=sparsity)
@@ -303,12 +302,6 @@ def _with_vectors(given: Given) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
 
 def _lengths(vectors: np.ndarray) -> np.ndarray:
     return np.linalg.norm(vectors, axis=1)
-
-
-def _blocks(count: int, columns: int) -> Iterator[slice]:
-    step = max(1, _BLOCK_ELEMENTS // columns)
-    for first in range(0, count, step):
-        yield slice(first, first + step)
 
 
 def sparsemax(scores: np.ndarray) -> np.ndarray:

@@ -16,7 +16,8 @@ import numpy as np
 
 from embinit_fairseq.errors import CoverageError, OptionError
 from embinit_fairseq.init.draws import Draws
-from embinit_fairseq.init.init_report import describe
+from embinit_fairseq.init.init_report import BLOCK_ROWS, describe
+from embinit_fairseq.init.weights import blocks
 
 # ---- The vectors that a strategy starts from ------------------------------------------------------------------------
 
@@ -119,11 +120,10 @@ def fill_gaussian(rows: np.ndarray, draws: Draws, matched: np.ndarray, columns: 
     centred = ((matched - mean) / math.sqrt(len(matched))).astype(np.float32)
     # each of several files has a stream of its own
     generator = draws.generator("oov_gaussian" if columns == ALL else f"oov_gaussian {columns.start}")
-    block = max(1, _BLOCK_ELEMENTS // len(matched))
     result = np.empty((len(rows), matched.shape[1]), dtype=np.float32)
-    for start in range(0, len(rows), block):
-        z = generator.standard_normal((min(block, len(rows) - start), len(matched)), dtype=np.float32)
-        result[start : start + block] = z @ centred + mean
+    for block in blocks(len(rows), len(matched), _BLOCK_ELEMENTS):
+        z = generator.standard_normal((block.stop - block.start, len(matched)), dtype=np.float32)
+        result[block] = z @ centred + mean
     return result
 
 
@@ -190,9 +190,8 @@ def _moments(source: Source) -> tuple[float, float]:
 def _affine(values: np.ndarray, shift: float, scale: float, offset: float) -> np.ndarray:
     """Compute (values - shift) * scale + offset in float64, a block of rows at a time, rounded once to float32."""
     result = np.empty_like(values)
-    for start in range(0, len(values), 8192):
-        block = values[start : start + 8192].astype(np.float64)
-        result[start : start + 8192] = (block - shift) * scale + offset
+    for block in blocks(len(values), elements=BLOCK_ROWS):
+        result[block] = (values[block].astype(np.float64) - shift) * scale + offset
     return result
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.init.weights import Combination
-from embinit_fairseq.vocab.dictionary import is_filler
+from embinit_fairseq.vocab.dictionary import Vocabulary
 from embinit_fairseq.vocab.matching import Matcher
 from embinit_fairseq.vocab.subword_styles import Token, as_text, detect_style, parse, spell
 
@@ -47,12 +47,9 @@ class Symbols:
         return parse(self.texts[row], self.style)
 
 
-def symbols_of(names: Sequence[str], special: np.ndarray, described: int) -> Symbols:
-    """Return a matrix' symbols. special: (described,) bool, of the rows of `dict.txt`; a task appends the others."""
-    word = np.array([not is_filler(name) and name != "<mask>" for name in names], dtype=bool)
-    word[:described] &= ~special
-    word[described:] = False
-    return Symbols(names, word)
+def symbols_of(names: Sequence[str], vocabulary: Vocabulary) -> Symbols:
+    """Return a matrix' symbols. vocabulary: of its first rows, the `dict.txt`; a task appends the others."""
+    return Symbols(names, np.append(vocabulary.regular, np.zeros(len(names) - len(vocabulary), dtype=bool)))
 
 
 def shared_rows(old: Symbols, new: Symbols) -> np.ndarray:
@@ -61,8 +58,11 @@ def shared_rows(old: Symbols, new: Symbols) -> np.ndarray:
     A word is shared if it is the same text at the same place of a word, however the two segmenters spell it: `ing` is
     a word for GloVe, a part of one for sentencepiece.
     """
-    others = {name: row for row, name in enumerate(old.names) if not old.word[row]}
-    shared = np.array([others.get(name, -1) for name in new.names])
+    # of a repeated `<s>` the first row is fairseq's own symbol, the last one that of text
+    others = [(name, row) for row, name in enumerate(old.names) if not old.word[row]]
+    first, last = dict(reversed(others)), dict(others)
+    new_first = {name: row for row, name in reversed([*enumerate(new.names)])}
+    shared = np.array([(first if new_first[n] == row else last).get(n, -1) for row, n in enumerate(new.names)])
     rows = [*old.row_of_word.values(), -1]
     matcher = Matcher(list(old.row_of_word), old.style, ("exact", "marker"))
     for row in new.words:

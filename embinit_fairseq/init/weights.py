@@ -35,7 +35,7 @@ Combination = tuple[np.ndarray, Optional[np.ndarray]]
 
 #: origins of rows
 COPIED, COMPOSED, AVERAGED, DRAWN = KINDS = ("copied", "composed", "averaged", "drawn")
-#: elements of a matrix at a time
+#: elements of a matrix at a time, in `blocks`
 _BLOCK_ELEMENTS = 4_000_000
 #: by how much the weights of a row may miss 1: errors of rounding
 _ROUNDING = 1e-9
@@ -138,9 +138,10 @@ class Bound:
     uniform: float
     separate: float
 
-    def record(self) -> dict[str, float]:
-        """Return the four numbers by name."""
-        return asdict(self)
+
+def bound_entries(limits: Bound | None) -> dict[str, Any]:
+    """Return the entries of a record, None where there is no bound."""
+    return {"bound": limits.limit if limits else None, "bounds": asdict(limits) if limits else None}
 
 
 def bound_of(rows: Sequence[Combination], counts: Sequence[int], stays: np.ndarray) -> Bound | None:
@@ -210,7 +211,7 @@ def _largest(
 def mean_row(table: Table, rows: np.ndarray) -> np.ndarray:
     """Return the mean of the rows, (D,), accumulated in float64."""
     total = np.zeros(columns_of(table))
-    for part in parts(len(rows), len(total)):
+    for part in blocks(len(rows), len(total)):
         total += take_rows(table, rows[part]).sum(axis=0, dtype=np.float64)
     return total / len(rows)
 
@@ -220,9 +221,9 @@ def columns_of(table: Table) -> int:
     return 1 if table.ndim == 1 else int(table.shape[1])
 
 
-def parts(length: int, columns: int) -> Iterator[slice]:
-    """Yield slices of at most _BLOCK_ELEMENTS elements."""
-    step = max(1, _BLOCK_ELEMENTS // columns)
+def blocks(length: int, columns: int = 1, elements: int | None = None) -> Iterator[slice]:
+    """Yield slices of rows with at most so many elements (None: 4 million), or of one row."""
+    step = max(1, (_BLOCK_ELEMENTS if elements is None else elements) // columns)
     for start in range(0, length, step):
         yield slice(start, min(start + step, length))
 

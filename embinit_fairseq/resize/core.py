@@ -32,6 +32,8 @@ from embinit_fairseq.vocab.preparation_record import entries_of
 _PACKAGES = ("embinit-fairseq", "fairseq", "torch", "numpy")
 #: patterns of the checkpoint and its dictionaries in an output folder
 CHECKPOINT_FILES = ("model.pt", "dict.txt", "dict.*.txt", "input0/dict.txt", "label/dict.txt")
+#: options of tasks that name a dictionary
+_DICTIONARIES = ("source_dict", "target_dict", "fixed_dictionary")
 RESET = "add --reset-optimizer to leave the optimizer's state out (training continues from the weights alone)"
 #: table -> one tensor for the model and for each average that has it; returns new rows in the same order
 RowMaker = Callable[[Mapping[str, Sequence[Tensor]]], Mapping[str, Sequence[np.ndarray]]]
@@ -206,13 +208,12 @@ def _with_options(old_model: OldModel, change: Change, output: Path) -> dict[str
     state = old_model.state
     content = {**state, "cfg": copy.deepcopy(state.get("cfg")), "args": copy.deepcopy(state.get("args"))}
     languages = () if old_model.builder.languages in (None, UNKNOWN_LANGUAGES) else old_model.builder.languages
-    changed = [name for name, users in old_model.builder.files.items() if users & {*old_model.sides}]
     for node in ((content["cfg"] or {}).get("task"), content["args"]):
         options = vars(node) if isinstance(node, Namespace) else node if isinstance(node, dict) else {}
         for name, language in zip(("source_lang", "target_lang"), languages or ()):
             if name in options and not options[name]:
                 options[name] = language
-        for name, file in itertools.product(("source_dict", "target_dict", "fixed_dictionary"), changed):
+        for name, file in itertools.product(_DICTIONARIES, old_model.changed_files):
             if Path(options.get(name) or "").name == Path(file).name:
                 options[name] = str(output / file)
     for node in option_nodes(content):
@@ -223,8 +224,7 @@ def _with_options(old_model: OldModel, change: Change, output: Path) -> dict[str
 
 def _store_preparation(old_model: OldModel, content: Mapping[str, Any], folder: Path) -> None:
     """Replace the record of how text of the changed dictionaries is prepared; that of the other side stays."""
-    changed = {Path(name).name for name, users in old_model.builder.files.items() if users & {*old_model.sides}}
-    changed.add(Path(old_model.dictionary).name)
+    changed = {Path(name).name for name in (*old_model.changed_files, old_model.dictionary)}
     for node in option_nodes(content):
         if OPTION in node:
             old = records_in(node[OPTION] or "{}")
@@ -251,7 +251,7 @@ def _write_dictionaries(old_model: OldModel, change: Change, folder: Path) -> li
     written: dict[str, bytes] = {}
     for name, users in old_model.builder.files.items():
         labels = next((path / name for path in old.resolve().parents[:2] if (path / name).is_file()), None)
-        if users & {*old_model.sides}:  # without languages it keeps its own name
+        if name in old_model.changed_files:  # without languages it keeps its own name
             name = old.name if old_model.builder.languages == UNKNOWN_LANGUAGES else name
             written |= dict.fromkeys((name, name.removeprefix("input0/")), texts.of(users).encode())
         elif users and old_model.other_file is not None:

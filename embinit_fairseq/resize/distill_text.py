@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from fairseq.models import FairseqEncoderDecoderModel
 
-from embinit_fairseq.errors import DataError, counted
+from embinit_fairseq.errors import DataError, counted, listed
 from embinit_fairseq.io import read_lines
 from embinit_fairseq.resize.evaluation import rows_of, whole_sentences
 from embinit_fairseq.resize.old_model import OldModel
@@ -120,10 +120,9 @@ def read_sentences(
     sentences, found = choose((joiner.sentence(row, names) for row in inputs), most)
     missing = [symbols[row] for row in subwords if not found[row]]
     if missing:
-        shown = ", ".join(missing[:_NAMED]) + (" ..." if len(missing) > _NAMED else "")
         raise DataError(
-            f"{FLAG} {' '.join(texts)}: it lacks {len(missing):,} of "
-            f"{counted(len(subwords), 'new word')} ({shown}); give a text that has them, or remove them from --words"
+            f"{FLAG} {' '.join(texts)}: it lacks {len(missing):,} of {counted(len(subwords), 'new word')} "
+            f"({listed(missing, _NAMED)}); give a text that has them, or remove them from --words"
         )
     return sentences
 

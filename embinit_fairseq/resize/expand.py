@@ -11,17 +11,16 @@ import contextlib
 import functools
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from embinit_fairseq.errors import DataError, OptionError, counted, named_by
+from embinit_fairseq.errors import DataError, OptionError, counted, listed, named_by
+from embinit_fairseq.init.given import rows_to_average, with_vectors
 from embinit_fairseq.init.methods import DISTILL, METHODS, Given, Recipe, new_rows, recipe_of
-from embinit_fairseq.init.requirements import auxiliary_vectors
-from embinit_fairseq.init.symbols import symbols_of
-from embinit_fairseq.init.weights import DRAWN
+from embinit_fairseq.init.weights import DRAWN, bound_entries
 from embinit_fairseq.io import read_lines, sha256
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.distill import Distillation, Progress, Saved, distill
@@ -31,11 +30,13 @@ from embinit_fairseq.resize.prepared import PREPARATION_FILES, carry_preparation
 from embinit_fairseq.resize.symbol_tensors import output_names
 from embinit_fairseq.vectors.open import SourceSpec
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler
+from embinit_fairseq.vocab.preparation_record import Recorded
 from embinit_fairseq.vocab.segmentation import Segmentation, text_symbols
 from embinit_fairseq.vocab.subword_styles import PREFIX, detect_style
 
 #: patterns of the files in the output folder, the record first
 FILES = ("expansion.json", *CHECKPOINT_FILES, "verify.json", "verify.png", *PREPARATION_FILES)
+_NAMED = 20  #: words of a message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +91,38 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
     inputs = request.check(FILES, options, files_of(spec))
     # 1. The old model, the new words, and whether the segmentation can make both
     old_model = open_old_model(request, keep_optimizer=not request.reset_optimizer)
+    words, recorded, segmentation = _words_and_segmentation(request, old_model)
+    # 2. A row for every new word
+    change = place_words(old_model, [word.text for word in words])
+    # 3. The new rows: means of old ones, draws around the mean, or trained
+    old, needed = old_model.vocabulary, request.chosen.needs_subwords
+    row_of = {symbol: row for row, symbol in enumerate(old.symbols) if not old.filler[row]}
+    fitting = fitting_segmentation(segmentation, words, row_of) if needed else segmentation
+    subwords = subwords_of_words(request.words, words, fitting, row_of, request.method) if needed else []
+    rows = [np.array([row_of[part] for part in word]) for word in subwords]
+    given = _given(request, spec, old_model, change, rows)
+    with named_by(f"--vectors {request.vectors}: "):
+        recipe = recipe_of(request.method, given, request.noise_scale, request.seed)
+    distilled, saved = None, None
+    if request.chosen.needs_text:
+        settings, saved = Distillation(**request.distillation), _saved(request, inputs)
+        recipe, distilled = distill(old_model, change, recipe, fitting, settings, progress, saved)
+    # 4. The new checkpoint, written and loaded by fairseq, with its segmentation, under a temporary name
+    make_rows = functools.partial(new_rows, recipe)
+    prepare = functools.partial(_prepare, request, old_model, words, recorded, segmentation)
+    with resized(old_model, change, request, inputs, FILES, make_rows, prepare=prepare) as (folder, record):
+        expansion = Expansion(old_model, change, given, recipe)
+        record |= {**_record(expansion, words, subwords), "distill": distilled}
+        record["split_further"] = _split_further(segmentation, fitting, words)
+        yield expansion, folder, record
+    if saved is not None:
+        saved.path.unlink(missing_ok=True)
+
+
+def _words_and_segmentation(
+    request: ExpandRequest, old_model: OldModel
+) -> tuple[list[NewWord], Recorded | None, Segmentation | None]:
+    """Return the new words, and how the old text was prepared and segmented, if that is known."""
     words = read_words(request.words, set(old_model.symbols))
     files = request.bpe_codes, request.sentencepiece_model
     recorded = old_preparation(old_model, request.preparation, *files)
@@ -98,43 +131,26 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
         raise OptionError("--segment-text: it needs the text's segmentation; give --bpe-codes or --sentencepiece-model")
     if segmentation is not None:
         check_words(request.words, words, segmentation)
-    # 2. A row for every new word
-    new = [word.text for word in words]
-    change = place_words(old_model, new)
-    # 3. The new rows: means of old ones, draws around the mean, or trained
-    old, needed = old_model.vocabulary, request.chosen.needs_subwords
-    row_of = {symbol: row for row, symbol in enumerate(old.symbols) if not old.filler[row]}
-    fitting = fitting_segmentation(segmentation, words, row_of) if needed else segmentation
-    subwords = subwords_of_words(request.words, words, fitting, row_of, request.method) if needed else []
-    given = _given(request, old_model, change, [np.array([row_of[part] for part in word]) for word in subwords])
-    if spec is not None:
-        given = _with_vectors(given, spec, request, old_model, change)
-    with named_by(f"--vectors {request.vectors}: "):
-        recipe = recipe_of(request.method, given, request.noise_scale, request.seed)
-    distilled, saved = None, None
-    if request.chosen.needs_text:
-        settings, saved = Distillation(**request.distillation), _saved(request, inputs)
-        recipe, distilled = distill(old_model, change, recipe, fitting, settings, progress, saved)
-    # 4. The new checkpoint, written and loaded by fairseq, with its segmentation, under a temporary name
-    make_rows, texts = functools.partial(new_rows, recipe), request.segment_text
+    return words, recorded, segmentation
 
-    def prepare(folder: Path) -> dict[str, Any]:
-        made = None
-        if segmentation is not None:
-            symbols = text_symbols(old_model.vocabulary)
-            made = write_segmentation(segmentation, new, symbols, texts, folder, request.output)
-        carried = carry_preparation(old_model, recorded, segmentation, folder, "embinit expand-vocab", made, new)
-        if made is not None and carried["preparation"] is not None:
-            made["reachable"] = len(new) - len(made["unreachable"] | carried["preparation"]["not_from_raw_text"])
-        return carried
 
-    with resized(old_model, change, request, inputs, FILES, make_rows, prepare=prepare) as (folder, record):
-        expansion = Expansion(old_model, change, given, recipe)
-        record |= {**_record(expansion, words, subwords), "distill": distilled}
-        record["split_further"] = _split_further(segmentation, fitting, words)
-        yield expansion, folder, record
-    if saved is not None:
-        saved.path.unlink(missing_ok=True)
+def _prepare(
+    request: ExpandRequest,
+    old_model: OldModel,
+    words: Sequence[NewWord],
+    recorded: Recorded | None,
+    segmentation: Segmentation | None,
+    folder: Path,
+) -> dict[str, Any]:
+    """Write how text is segmented and prepared to the new folder, and return what the record says of it."""
+    made, new = None, [word.text for word in words]
+    if segmentation is not None:
+        symbols = text_symbols(old_model.vocabulary)
+        made = write_segmentation(segmentation, new, symbols, request.segment_text, folder, request.output)
+    carried = carry_preparation(old_model, recorded, segmentation, folder, "embinit expand-vocab", made, new)
+    if made is not None and carried["preparation"] is not None:
+        made["reachable"] = len(new) - len(made["unreachable"] | carried["preparation"]["not_from_raw_text"])
+    return carried
 
 
 def _saved(request: ExpandRequest, inputs: Mapping[str, str]) -> Saved:
@@ -203,11 +219,11 @@ def read_words(path: str, symbols: Collection[str]) -> list[NewWord]:
     return list(words.values())
 
 
-def _present(present: dict[int, str], symbols: Collection[str], shown: int = 20) -> str:
+def _present(present: dict[int, str], symbols: Collection[str]) -> str:
     """Return the message about words that the dictionary has, by line."""
     (number, word), *others = present.items()
-    lines = ", ".join(str(line) for line, _ in others[:shown]) + (", ..." if len(others) > shown else "")
-    more = f" (and {counted(len(others), 'other word')}: line{'s' * (len(others) > 1)} {lines})" if others else ""
+    lines = f"line{'s' * (len(others) > 1)} {listed((line for line, _ in others), _NAMED)}"
+    more = f" (and {counted(len(others), 'other word')}: {lines})" if others else ""
     mark = PREFIX.get(detect_style(symbols), "")
     if mark in ("▁", "Ġ") and not word.startswith(mark):
         start = f"a word at its beginning is written {mark + word!r}; inside of words the dictionary has {word!r}"
@@ -249,20 +265,17 @@ def place_words(old_model: OldModel, words: Sequence[str]) -> Change:
     return Change(old_row, symbols, "\n".join([*lines, ""]))
 
 
-def _given(request: ExpandRequest, old_model: OldModel, change: Change, subwords: Sequence[np.ndarray]) -> Given:
+def _given(
+    request: ExpandRequest, spec: SourceSpec | None, old_model: OldModel, change: Change, subwords: Sequence[np.ndarray]
+) -> Given:
     """Return what the rows of the new words start from. subwords: the old rows of each word's subwords."""
-    averaged = averaged_rows(old_model.vocabulary, len(old_model.symbols), request.average_over)
-    means = {int(row): (parts, None) for row, parts in zip(change.made, subwords)}
-    return Given(len(old_model.symbols), change.old_row, change.old_row < 0, (averaged, None), means)
-
-
-def _with_vectors(given: Given, spec: SourceSpec, request: ExpandRequest, old_model: OldModel, change: Change) -> Given:
-    """Return the same with --vectors of words, old and new ones."""
     old, size = old_model.vocabulary, len(change.symbols) - (len(old_model.symbols) - len(old_model.vocabulary))
+    trained = np.setdiff1d(np.arange(len(old_model.symbols)), np.flatnonzero(old.filler))
+    averaged = rows_to_average(old, request.average_over, trained)
+    means = {int(row): (parts, None) for row, parts in zip(change.made, subwords)}
+    given = Given(len(old_model.symbols), change.old_row, change.old_row < 0, (averaged, None), means)
     new = Vocabulary(change.symbols[:size], np.ones(size, dtype=np.int64), old.roles)
-    rows, vectors = auxiliary_vectors(spec, new)
-    word = given.word | symbols_of(change.symbols, new.special, size).word
-    return replace(given, word=word, vector_rows=rows, vectors=vectors, sparsity=request.sparsity)
+    return with_vectors(given, spec, new, request.sparsity)
 
 
 def subwords_of_words(
@@ -294,10 +307,10 @@ def subwords_of_words(
     return of_words
 
 
-def _listed(words: Collection[NewWord], subwords: Mapping[NewWord, str] | None = None, shown: int = 20) -> str:
+def _listed(words: Collection[NewWord], subwords: Mapping[NewWord, str] | None = None) -> str:
     """Return words, with their lines and subwords, for a message."""
-    parts = [f"{word.text!r} (line {word.line}{f': {subwords[word]}' if subwords else ''})" for word in words]
-    return ", ".join(parts[:shown]) + (f" and {len(parts) - shown:,} more" if len(parts) > shown else "")
+    parts = (f"{word.text!r} (line {word.line}{f': {subwords[word]}' if subwords else ''})" for word in words)
+    return listed(parts, _NAMED)
 
 
 def fitting_segmentation(
@@ -323,20 +336,6 @@ def _split_further(old: Segmentation | None, new: Segmentation | None, words: Se
     return {word: pair for word, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def averaged_rows(vocabulary: Vocabulary, size: int, over: str) -> np.ndarray:
-    """Return (n,) the old rows that are averaged.
-
-    Args:
-        vocabulary: the dictionary.
-        size: its number of symbols, appended ones included.
-        over: "all": every row that is no filler; "words": lines of `dict.txt` that are words.
-    """
-    if over == "all":
-        return np.concatenate([np.flatnonzero(~vocabulary.filler), np.arange(len(vocabulary), size)])
-    special = {*SPECIAL_SYMBOLS, "<mask>"}
-    return np.flatnonzero(~vocabulary.filler & np.array([symbol not in special for symbol in vocabulary.symbols]))
-
-
 def _record(expansion: Expansion, words: Sequence[NewWord], subwords: Sequence[list[str]]) -> dict[str, Any]:
     """Return the record of an expansion, without the entries that all changes have."""
     old_model, change, recipe = expansion.old_model, expansion.change, expansion.recipe
@@ -352,8 +351,7 @@ def _record(expansion: Expansion, words: Sequence[NewWord], subwords: Sequence[l
         "seed": recipe.seed,
         "n": len(recipe.weights.averaged[0]),
         "k": recipe.count,
-        "bound": None if limits is None else limits.limit,
-        "bounds": None if limits is None else limits.record(),
+        **bound_entries(limits),
         "drawn": len(recipe.weights.rows_of(DRAWN)) if METHODS[recipe.method].needs_vectors else 0,
         "reused_fillers": int((change.made < size).sum()),
         "moved": {old_model.symbols[row]: int(new_row[row]) for row in appended},

@@ -157,7 +157,7 @@ def write_restricted(
 
     Args:
         old: the segmentation of the old dictionary.
-        symbols: the old dictionary's symbols that mean text.
+        symbols: of the lines of the old dictionary.
         kept: the symbols of the new dictionary.
         texts: files of segmented text.
         folder: an existing folder.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,11 @@ class OldModel:
     def has_moments(self) -> bool:
         """Return True if the checkpoint has an optimizer's moments; averages and plain gradient descent have none."""
         return bool((self.state.get("last_optimizer_state") or {}).get("state"))
+
+    @cached_property
+    def changed_files(self) -> list[str]:
+        """Return the names, in the data folder, of the dictionaries that change."""
+        return [name for name, users in self.builder.files.items() if users & {*self.sides}]
 
     def texts_with(self, text: str) -> Texts:
         """Return the dictionaries of both sides with `text` for the sides that change."""

@@ -108,8 +108,8 @@ def carry_preparation(
     record: dict[str, Any] = {"segmentation": segmentation, "preparation": None}
     if recorded is None:
         return record
-    names = {name for name, users in old_model.builder.files.items() if users & {*old_model.sides}}
-    names |= {Path(name).name for name in (old_model.dictionary, *names)}
+    changed = old_model.changed_files
+    names = {*changed, *(Path(name).name for name in (old_model.dictionary, *changed))}
     names = {name for name in names if (folder / name).is_file()}
     files = {name: _file(name, recorded, old, folder) for name in recorded.files}
     records: dict[Path, Recorded] = {}

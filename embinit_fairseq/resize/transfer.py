@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.init.methods import METHODS, Given, Recipe, new_rows, recipe_of
-from embinit_fairseq.init.requirements import auxiliary_vectors
-from embinit_fairseq.init.symbols import Symbols, shared_rows, subword_means, symbols_of
-from embinit_fairseq.init.weights import COMPOSED, COPIED, KINDS, Weights
+from embinit_fairseq.errors import DataError, OptionError, named_by
+from embinit_fairseq.init.given import transfer_given, with_vectors
+from embinit_fairseq.init.methods import METHODS, Recipe, new_rows, recipe_of
+from embinit_fairseq.init.symbols import Symbols, shared_rows, symbols_of
+from embinit_fairseq.init.weights import COMPOSED, COPIED, KINDS, Weights, bound_entries
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.old_model import MethodRequest, OldModel, check_order, files_of, open_old_model
 from embinit_fairseq.resize.prepared import PREPARATION_FILES, carry_preparation
@@ -86,24 +86,18 @@ def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dic
     old_model = open_old_model(request, request.keep_optimizer)
     text = Path(request.new_dict).read_bytes().decode("utf-8")
     names = old_model.symbols_of(old_model.builder.set_up(old_model.texts_with(text)))
-    old = symbols_of(old_model.symbols, old_model.vocabulary.special, len(old_model.vocabulary))
-    new = symbols_of(names, vocabulary.special, len(vocabulary))
+    old = symbols_of(old_model.symbols, old_model.vocabulary)
+    new = symbols_of(names, vocabulary)
     # 2. The words that both have
     shared = shared_rows(old, new)
     _check_dictionaries(request, vocabulary, old, new, shared)
     # 3. W: shared words keep their rows, the others are combinations of old rows, or are drawn
     segment = _old_segmentation(request, old_model.vocabulary)
-    vector_rows, vectors = (np.empty(0, dtype=np.int64), None) if spec is None else auxiliary_vectors(spec, vocabulary)
-    wanted = [row for row in new.words if shared[row] < 0]
-    mean = np.array(old.words)
-    averaged = mean, np.full(len(mean), 1 / len(mean))
-    try:
-        subwords = subword_means(old, new, wanted, segment) if request.chosen.needs_subwords else {}
-        given = Given(len(old.names), shared, new.word, averaged, subwords, vector_rows, vectors, request.sparsity)
+    with named_by(f"{request.segmented_by}: "):
+        given = transfer_given(old, new, shared, request.chosen, segment)
+    given = with_vectors(given, spec, vocabulary, request.sparsity)
+    with named_by(f"--vectors {request.vectors}: "):
         recipe = recipe_of(request.method, given, request.noise_scale, request.seed)
-    except DataError as error:
-        where = f"--vectors {request.vectors}" if request.chosen.needs_vectors else request.segmented_by
-        raise DataError(f"{where}: {error}") from error
     # 4. The new checkpoint, written and loaded by fairseq, under a temporary name
     change = Change(recipe.weights.old_row, names, text)
     make_rows, remedy = functools.partial(new_rows, recipe), "leave --keep-optimizer out"
@@ -170,8 +164,7 @@ def _record(transfer: Transfer, request: TransferRequest) -> dict[str, Any]:
         "words": {kind: len(rows) for kind, rows in words.items()},
         "examples": {kind: [_example(transfer, row) for row in rows[:_EXAMPLES]] for kind, rows in words.items()},
         "parts_of_a_word": float(np.mean(composed)) if composed else None,
-        "bound": None if limits is None else limits.limit,
-        "bounds": None if limits is None else limits.record(),
+        **bound_entries(limits),
     }
 
 

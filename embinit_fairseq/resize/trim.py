@@ -70,7 +70,7 @@ def trimming(request: TrimRequest) -> Iterator[tuple[OldModel, Change, Path, dic
     def prepare(folder: Path) -> dict[str, Any]:
         made = None
         if segmentation is not None:
-            symbols = set(text_symbols(old_model.vocabulary))
+            symbols = {*old_model.vocabulary.symbols[len(SPECIAL_SYMBOLS) :]}  # `<mask>` may be a piece
             kept = symbols.intersection(change.symbols)
             made = write_restricted(segmentation, symbols, kept, request.keep_text, folder, request.output)
             made["kept_to_spell"] = spelling
@@ -112,6 +112,28 @@ def kept_rows(
     Raises:
         OptionError, DataError: no word would stay, or every word; a word of the request is not in the dictionary.
     """
+    words, shares = _wanted_words(vocabulary, request)
+    symbols = text_symbols(vocabulary)
+    kept = words.intersection(symbols)
+    if not kept:
+        if request.min_count is not None:
+            raise OptionError(
+                f"--min-count {request.min_count}: no word of the dictionary is left; give a smaller number"
+            )
+        flag, paths = ("--keep", request.keep) if request.keep else ("--keep-text", request.keep_text)
+        raise DataError(
+            f"{flag} {' '.join(paths)}: only special symbols, which stay anyway; name words of the dictionary"
+        )
+    spelling = [] if segmentation is None else symbols_that_spell(segmentation, kept, symbols, words)
+    kept |= {*spelling}
+    stays = vocabulary.special | np.array([symbol in kept for symbol in vocabulary.symbols])
+    if stays.all():
+        raise OptionError("every word of the dictionary stays: there is nothing to remove; keep fewer")
+    return np.concatenate([np.flatnonzero(stays), np.arange(len(vocabulary), size)]), shares, spelling
+
+
+def _wanted_words(vocabulary: Vocabulary, request: TrimRequest) -> tuple[set[str], dict[str, float]]:
+    """Return the words that the request keeps, and the share of each text's tokens that the dictionary has."""
     row_of = {symbol: row for row, symbol in enumerate(vocabulary.symbols)}
     words: set[str] = set()
     shares = {}
@@ -123,29 +145,7 @@ def kept_rows(
         words.update(_listed_words(path, row_of))
     if request.min_count is not None:
         words.update(vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.counts >= request.min_count).tolist())
-    stays = np.array([symbol in words for symbol in vocabulary.symbols], dtype=bool) & vocabulary.regular
-    if not stays.any():
-        if request.min_count is not None:
-            raise OptionError(
-                f"--min-count {request.min_count}: no word of the dictionary is left; give a smaller number"
-            )
-        flag, paths = ("--keep", request.keep) if request.keep else ("--keep-text", request.keep_text)
-        raise DataError(
-            f"{flag} {' '.join(paths)}: only special symbols, which stay anyway; name words of the dictionary"
-        )
-    spelling: list[str] = []
-    if segmentation is not None:
-        kept = {symbol for symbol, is_kept in zip(vocabulary.symbols, stays) if is_kept}
-        spelling = symbols_that_spell(segmentation, kept, text_symbols(vocabulary), words)
-    added = set(spelling)
-    stays |= np.array([symbol in added for symbol in vocabulary.symbols], dtype=bool) & vocabulary.regular
-    # a line `<s> 1 #fairseq:overwrite`, as CamemBERT has, is the row of `<s>` in a text
-    stays |= vocabulary.special | np.array([symbol in SPECIAL_SYMBOLS for symbol in vocabulary.symbols], dtype=bool)
-    if "<mask>" in row_of:
-        stays[row_of["<mask>"]] = True
-    if stays.all():
-        raise OptionError("every word of the dictionary stays: there is nothing to remove; keep fewer")
-    return np.concatenate([np.flatnonzero(stays), np.arange(len(vocabulary), size)]), shares, spelling
+    return words, shares
 
 
 def _listed_words(path: str, symbols: Mapping[str, int]) -> set[str]:

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from embinit_fairseq.errors import VectorFileError
+from embinit_fairseq.errors import VectorFileError, listed
 
 #: bytes read at a time: few calls, and they fit into a second-level cache
 CHUNK = 1 << 18
@@ -99,14 +99,14 @@ def _open(path: str) -> Any:
 
 def _member(path: str, names: list[str], member: str | None) -> str:
     """Return the member of a zip archive that is named, or the only one."""
-    listed = ", ".join(names[:10]) + ", ..." * (len(names) > 10)
+    held = listed(names)
     if member is None and len(names) != 1:
         vectors = [name for name in names if name.endswith((".txt", ".vec", ".bin", ".tsv"))]
         remedy = "unpack it and give the file or folder of vectors in it" if names else "download it again"
         remedy = f"name one: {path}:{vectors[0]}" if vectors else remedy
-        raise VectorFileError(f"{path}: the zip archive holds {len(names)} files ({listed or 'it is empty'}); {remedy}")
+        raise VectorFileError(f"{path}: the zip archive holds {len(names)} files ({held or 'it is empty'}); {remedy}")
     if member is not None and member not in names:
-        raise VectorFileError(f"{path}: no such member; the archive holds {listed}: name one of them")
+        raise VectorFileError(f"{path}: no such member; the archive holds {held}: name one of them")
     return member or names[0]
 
 

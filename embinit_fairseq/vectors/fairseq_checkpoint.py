@@ -30,7 +30,7 @@ from embinit_fairseq.vectors.table import (
     check_finite,
 )
 from embinit_fairseq.vectors.torch_matrices import TorchMatrix, matrices
-from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, is_filler, read_dictionary, symbols_digest
+from embinit_fairseq.vocab.dictionary import read_dictionary, symbols_digest
 
 logger = logging.getLogger(__name__)
 
@@ -112,10 +112,8 @@ def read_rows(file: Path, count: int | None = None, task: Mapping[str, Any] | No
     """
     vocabulary = read_dictionary(file, "", CheckpointError)
     rows = {symbol: row for row, symbol in enumerate(vocabulary.symbols)}
-    specials = {role: row for row, role in vocabulary.roles.items()}  # an overwritten <s> remains row 0 for fairseq
-    if "<mask>" in rows:
-        specials["mask"] = rows["<mask>"]
-    words = {s: row for s, row in rows.items() if s not in (*SPECIAL_SYMBOLS, "<mask>") and not is_filler(s)}
+    specials = {role: row for row, role in vocabulary.roles.items() if role != "extra"}
+    words = {symbol: row for symbol, row in rows.items() if vocabulary.regular[row]}
     size = len(vocabulary)
     name = task_name(task or {})
     appended = 0 if count is None else count - size

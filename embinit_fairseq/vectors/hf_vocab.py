@@ -16,7 +16,7 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq.errors import VectorFileError
+from embinit_fairseq.errors import VectorFileError, listed
 from embinit_fairseq.io import check_is_file, read_json
 from embinit_fairseq.vocab.dictionary import is_filler
 from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
@@ -335,6 +335,6 @@ def _fitting(directory: Path, rows: dict[str, int], added: set[str], matrix_rows
     # an added token may have a number that is taken, or one for which the matrix has no row
     beyond = sorted(token for token in added if rows.get(token, 0) >= matrix_rows)
     if beyond:
-        listed = " ".join(beyond[:8]) + " ..." * (len(beyond) > 8)
-        logger.warning("%s: no row in the matrix for tokens that its tokenizer adds, left out: %s", directory, listed)
+        left_out = listed(beyond)
+        logger.warning("%s: no row in the matrix for tokens that its tokenizer adds, left out: %s", directory, left_out)
     return {token: row for token, row in rows.items() if token not in added or (row < matrix_rows and row not in own)}

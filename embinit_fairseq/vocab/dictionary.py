@@ -87,25 +87,44 @@ def symbols_digest(symbols: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(symbols).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+def filler(row: int) -> str:
+    """Return the name of a row without a symbol."""
+    return f"madeupword{row:04d}"
+
+
 def is_filler(symbol: str) -> bool:
     """Return True for a symbol that fairseq added to round the size of a dictionary up."""
     return bool(_FILLER.match(symbol))
 
 
+def special_rows(symbols: Sequence[str]) -> dict[int, str]:
+    """Return row -> role of the symbols of a dict.txt that are no words: its first four, and `special_lines`."""
+    return special_lines(symbols) | dict(enumerate(SPECIAL_SYMBOLS.values()))
+
+
+def special_lines(symbols: Sequence[str]) -> dict[int, str]:
+    """Return row -> role of the symbols that are no words by their names, wherever their rows are.
+
+    `<mask>` is appended by tasks, unless dict.txt has it. A name of fairseq's four has "extra": lines may repeat it
+    (`<s> 1 #fairseq:overwrite` in CamemBERT's), but fairseq's own symbol keeps the first row.
+    """
+    roles = {**dict.fromkeys(SPECIAL_SYMBOLS, "extra"), "<mask>": "mask"}
+    return {row: roles[symbol] for row, symbol in enumerate(symbols) if symbol in roles}
+
+
 def vocabulary_of(dictionary: Any) -> Vocabulary:
     """Return a fairseq Dictionary as a Vocabulary.
 
-    Special rows are the four of every dictionary, further ones before the lines of dict.txt, and `<mask>`, which tasks
-    append. Other symbols that tasks append (language tags) cannot be distinguished from words and are treated as such.
+    Special rows are those of `special_rows`, and further ones before the lines of dict.txt. Other symbols that tasks
+    append (language tags) cannot be distinguished from words and are treated as such.
     """
     special = getattr(dictionary, "nspecial", 0)
     # units of speech have their special symbols at the end, and count all symbols as special
     roles = dict.fromkeys(range(special if special < len(dictionary) else 0), "extra")
+    roles |= special_lines(dictionary.symbols)
     for role in SPECIAL_SYMBOLS.values():
         if (row := getattr(dictionary, f"{role}_index", None)) is not None:
             roles[row] = role
-    if (mask := dictionary.indices.get("<mask>")) is not None:
-        roles[mask] = "mask"
     return Vocabulary(list(dictionary.symbols), dictionary.count, roles)
 
 
@@ -129,7 +148,7 @@ def read_dictionary(path: PathLike, flag: str = "--dict", error: type[EmbinitErr
         counts.append(count)
     if len(symbols) == len(SPECIAL_SYMBOLS):
         raise error(f"{path}: no symbol in it; is this the dict.txt that fairseq-preprocess wrote?")
-    return Vocabulary(symbols, np.array(counts), {row: role for row, role in enumerate(SPECIAL_SYMBOLS.values())})
+    return Vocabulary(symbols, np.array(counts), special_rows(symbols))
 
 
 def read_lines_of_dictionary(

@@ -286,8 +286,15 @@ def test_what_fairseq_loads_is_loaded_and_what_it_refuses_is_refused(tmp_path, l
     assert rows.words == {symbol: expected.indices[symbol] for symbol in names}
     specials = {"bos": expected.bos(), "pad": expected.pad(), "eos": expected.eos(), "unk": expected.unk()}
     assert rows.specials == specials | ({"mask": expected.index("<mask>")} if "<mask>" in expected else {})
-    fillers = [is_filler(symbol) for symbol in expected.symbols]
-    assert vocabulary.regular.tolist() == [row > 3 and not filler for row, filler in enumerate(fillers)]
+    assert vocabulary.regular.tolist() == [symbol in names for symbol in expected.symbols], "for `embinit stats`"
+    assert vocabulary_of(expected).regular.tolist() == vocabulary.regular.tolist(), "for --embed-init"
+
+
+def test_a_line_for_the_mask_is_no_word_among_ids(tmp_path):
+    """RoBERTa's dictionary, saved after its task has appended `<mask>`: all other symbols are ids of subwords."""
+    path = tmp_path / "dict.txt"
+    path.write_text("".join(f"{number} 1\n" for number in range(100, 120)) + "<mask> 1\nmadeupword0000 0\n")
+    assert read_dictionary(path).has_ids
 
 
 def test_counts_are_of_text_and_in_the_order_of_the_rules():

@@ -16,6 +16,7 @@ import pytest
 from embinit_fairseq.cli import doctor, progress, stats
 from embinit_fairseq.cli.main import COMMANDS, build_parser, main
 from embinit_fairseq.cli.print_records import print_json
+from embinit_fairseq.errors import listed
 
 ROWS = {"man": "0 0 1 0", "woman": "0 1 1 0", "king": "1 0 1 0", "queen": "1 1 1 0", "apple": "0 0 -3 1"}
 STATS, ANALOGY = ("stats", "--vectors", "v.txt"), ("analogy", "--vectors", "v.txt", "--questions", "questions.txt")
@@ -212,3 +213,9 @@ def test_completion_knows_options_and_choices(shown, refused, monkeypatch):
     script = shown("completion", "bash")
     for words in ("expand-vocab", "--method", "subword", "histogram"):
         assert words in script, words
+
+
+def test_a_message_says_how_many_names_it_leaves_out():
+    texts = [listed(range(count), 3) for count in (0, 1, 3, 4, 2003)]
+    assert texts == ["", "0", "0, 1, 2", "0, 1, 2 and 1 more", "0, 1, 2 and 2,000 more"]
+    assert listed([7, 8], 5, total=9) == "7, 8 and 7 more"

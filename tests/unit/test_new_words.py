@@ -3,6 +3,7 @@ small models of transformers, and input that is refused without a trace."""
 
 import copy
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -130,6 +131,18 @@ def test_transfer_has_the_numbers_of_the_command(tmp_path, method):
 
 
 FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>"]
+
+
+def test_the_mean_of_a_transfer_is_a_sum_divided_once():
+    """49 x (1 / 49) is not 1: integers, and the bound of 3 new words for 49, are right to the last digit."""
+    table = np.random.default_rng(1).integers(-9, 9, size=(53, 8)).astype(np.float64)
+    words = [f"w{number}" for number in range(49)]
+    new = ei.transfer(table, [*FAIRSEQ, *words], [*FAIRSEQ, *words, "x", "y", "z"], "avg")
+    expected = [float(Fraction(sum(map(int, column)), 49)) for column in table[4:].T]
+    assert new.matrices[53:].tolist() == [expected] * 3
+    assert new.report["bounds"]["uniform"] == math.log1p(3 / 49)
+
+
 OLD_WORDS, NEW_WORDS = "w0 w1 w2 w3 w4 w0w1 <mask> [SEP]".split(), "w3 w1w2 w0 new <mask>".split()
 
 
@@ -404,7 +417,7 @@ def test_the_remedy_for_a_tied_model_that_is_untied():
         ({"subwords": {"frodo": {"fro": math.nan}}}, "sum to nan"),
         ({"subwords": {"frodo": ["fro", "xx"]}}, "'xx', of 'frodo'"),
         ({"subwords": {"bilbo": ["fro"]}}, "'bilbo' is no new word"),
-        ({"subwords": {"frodo": []}}, "list of old symbols"),
+        *(({"subwords": {"frodo": bad}}, "'frodo' has .*list of old symbols") for bad in ([], "fro do", None, 3)),
         ({"subwords": None}, "needs the old subwords of 'frodo'"),
         ({"matrices": np.ones((4, 3))}, "4 x 3 for 5 symbols"),
         ({"matrices": np.ones((5, 3), dtype=int)}, "float32"),

@@ -20,9 +20,10 @@ from torch import nn
 
 from embinit_fairseq.checkpoints.build import data_folder, languages_of
 from embinit_fairseq.errors import DataError
+from embinit_fairseq.init.given import rows_to_average
 from embinit_fairseq.init.init_report import pack_rows, symbols_digest, unpack_rows
 from embinit_fairseq.resize.core import resized_record
-from embinit_fairseq.resize.expand import averaged_rows, place_words, read_words, subwords_of_words
+from embinit_fairseq.resize.expand import place_words, read_words, subwords_of_words
 from embinit_fairseq.resize.old_model import OldModel
 from embinit_fairseq.resize.optimizer import UnknownStateError, resize_optimizer
 from embinit_fairseq.resize.symbol_tensors import with_rows
@@ -78,8 +79,9 @@ def test_lines_that_stay_as_they_are_and_what_is_averaged(tmp_path):
     assert text == "a b 7\n<s> 2 #fairseq:overwrite\nx 1\nmadeupword0001 5\nü 1\ny 1\n"
     text = "a 7\n<mask> 1\nb 2\n<unk> 3 #fairseq:overwrite\nmadeupword0000 0\nmadeupword0001 0\n"
     vocabulary = read_dictionary(written(path, text))
-    assert list(averaged_rows(vocabulary, len(vocabulary) + 2, "all")) == [0, 1, 2, 3, 4, 5, 6, 7, 10, 11]  # no fillers
-    assert list(averaged_rows(vocabulary, len(vocabulary) + 2, "words")) == [4, 6]
+    rows = np.array([0, 1, 2, 3, 4, 5, 6, 7, 10, 11])  # no fillers, and two that the task appends
+    averaged = [list(rows_to_average(vocabulary, over, rows)) for over in ("all", "words")]
+    assert averaged == [[*rows], [4, 6]]
 
 
 def test_words_and_their_subwords(tmp_path):

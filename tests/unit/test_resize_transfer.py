@@ -12,28 +12,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from segmentations import train
 
-from embinit_fairseq.init import methods as methods_module
+from embinit_fairseq.init import weights as weights_module
 from embinit_fairseq.init.methods import METHODS, TRANSFER, Given, new_rows, recipe_of, sparsemax
 from embinit_fairseq.init.symbols import longest_subwords, shared_rows, subword_means, symbols_of
 from embinit_fairseq.init.weights import Weights
 from embinit_fairseq.resize.transfer import TransferRequest, transferring
-from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS
+from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, special_rows
 
 SPECIALS = list(SPECIAL_SYMBOLS)
 OTHERS = ["w3", "new", "w0", "w1w2", "w8", "newer", "w5", "w6", "w4"]
 
 
 def symbols(*words: str, appended=()):
-    names = [*SPECIALS, *words, *appended]
-    return symbols_of(names, np.arange(len(names) - len(appended)) < 4, len(names) - len(appended))
+    names = [*SPECIALS, *words]
+    return symbols_of([*names, *appended], Vocabulary(names, np.ones(len(names)), special_rows(names)))
 
 
 def given_of(old, new, **more) -> Given:
     """What a method starts from; old, new: symbols."""
-    shared, mean = shared_rows(old, new), np.array(old.words)
+    shared = shared_rows(old, new)
     subwords = subword_means(old, new, [row for row in new.words if shared[row] < 0])
-    averaged = mean, np.full(len(mean), 1 / len(mean))
-    return Given(len(old.names), shared, new.word, averaged, subwords, **more)
+    return Given(len(old.names), shared, new.word, (np.array(old.words), None), subwords, **more)
 
 
 def weights_of(method: str, given: Given) -> Weights:
@@ -166,6 +165,11 @@ SHARED = [
 def test_words_are_shared_whatever_their_segmenter_writes() -> None:
     for old, new, shared in SHARED:
         assert shared_rows(symbols(*old.split()), symbols(*new.split())).tolist() == [0, 1, 2, 3, *shared], (old, new)
+    # CamemBERT's lines repeat `<s>` and `</s>`: fairseq's own keep the first rows, those of text the last
+    repeated, once = symbols("</s>", "a", "<s>", "<mask>"), symbols("a", "<mask>")
+    assert shared_rows(repeated, symbols("<s>", "</s>", "a")).tolist() == [0, 1, 2, 3, 6, 4, 5]
+    assert shared_rows(repeated, once).tolist() == [0, 1, 2, 3, 5, 7]
+    assert shared_rows(once, repeated).tolist() == [0, 1, 2, 3, 2, 4, 0, 5]
 
 
 def test_what_a_task_appends_keeps_its_row_and_is_in_no_mean() -> None:
@@ -338,7 +342,7 @@ def omp_by_its_steps(old: list[str], new: list[str], vectors: dict, sparsity: in
 @pytest.mark.parametrize("elements", [1, 90, 4_000_000])
 def test_omp_is_its_steps(elements: int, monkeypatch) -> None:
     """Vectors of different lengths; in blocks of one word, of three, and in one. What has no vector is drawn."""
-    monkeypatch.setattr(methods_module, "_BLOCK_ELEMENTS", elements)
+    monkeypatch.setattr(weights_module, "_BLOCK_ELEMENTS", elements)
     old, new, table, vectors = focus_case()
     vectors = {word: vector * (1 + number % 5) for number, (word, vector) in enumerate(vectors.items())}
     for sparsity in (1, 3, 8):

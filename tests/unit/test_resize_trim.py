@@ -13,7 +13,7 @@ from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.resize.core import load_result
 from embinit_fairseq.resize.trim import TrimRequest, kept_rows, trimming
-from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary
+from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, special_rows
 
 
 def request(checkpoint: str = "", dictionary: str = "", output: str | Path = "", **options) -> TrimRequest:
@@ -86,8 +86,7 @@ def test_what_stays(tmp_path: Path) -> None:
     """Words of texts, of a list, with a count, and what any of them keeps; specials always, fillers never. A `<mask>`
     of dict.txt is in no text. Of two rows of a symbol the last counts: it is never removed alone."""
     names = [*SPECIAL_SYMBOLS, "<mask>", "a", "new york", "b", "new", "a", "madeupword0000"]
-    roles = dict(enumerate(SPECIAL_SYMBOLS.values()))
-    words = Vocabulary(names, [9] * 4 + [1, 9, 1, 9, 1, 1, 9], roles)
+    words = Vocabulary(names, [9] * 4 + [1, 9, 1, 9, 1, 1, 9], special_rows(names))
     (tmp_path / "text").write_text("a missing a a", encoding="utf-8-sig")
     text = (str(tmp_path / "text"),)
     always = [0, 1, 2, 3, 4]
@@ -103,7 +102,8 @@ def test_what_stays(tmp_path: Path) -> None:
     assert kept(words, keep=lists[:1], keep_text=text) == [*always, 5, 6, 9]
     assert kept(words, keep=lists) == [*always, 6, 7]
     # `</s>` that a line overwrites, as in CamemBERT's dictionary: the text has that row
-    overwritten = Vocabulary([*SPECIAL_SYMBOLS, "</s>", "a", "b"], [1] * 7, roles)
+    names = [*SPECIAL_SYMBOLS, "</s>", "a", "b"]
+    overwritten = Vocabulary(names, [1] * 7, special_rows(names))
     assert kept(overwritten, keep_text=text) == [0, 1, 2, 3, 4, 5]
     # and what is written
     old = make(tmp_path, "roberta", fillers=3)

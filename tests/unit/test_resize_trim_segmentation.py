@@ -230,6 +230,13 @@ def trimmed(checkpoint, files: dict[str, Path], kind: str) -> tuple[Segmentation
     return type(old)(str(checkpoint.output / FILE[kind])), lines
 
 
+def test_a_mask_that_is_a_piece_of_the_model_stays_one(tmp_path) -> None:
+    model = train(tmp_path / "model", "unigram", user_defined_symbols=["<mask>"])
+    words = ["<mask>", *subwords_of(Sentencepiece(str(model)), TRAINING)]
+    new, _ = trimmed(make(tmp_path, "lm", words=words), {"unigram": model}, "unigram")
+    assert "<mask>" in new.segment(f"{TRAINING[0]} <mask>")
+
+
 @pytest.mark.usefixtures("opened_here")
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_text_of_kept_characters_is_unknown(files, kind: str, tmp_path, capsys) -> None:

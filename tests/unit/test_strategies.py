@@ -191,7 +191,7 @@ def test_describe_equals_numpy_in_float64(rows, dim, scale, shift, seed):
     matrix = (np.random.default_rng(seed).normal(shift, scale, (rows, dim))).astype(np.float32)
     wide = matrix.astype(np.float64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("embinit_fairseq.init.init_report._BLOCK_ROWS", 7)
+        patch.setattr("embinit_fairseq.init.init_report.BLOCK_ROWS", 7)
         got = describe(matrix)
     expected = {"min": wide.min(), "max": wide.max(), "mean": wide.mean()}
     expected["std"] = wide.std(ddof=1) if wide.size > 1 else math.nan

@@ -1,0 +1,69 @@
+"""Put together what new rows start from (`init.methods.Given`), for Python and for the commands alike. NumPy only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from embinit_fairseq.errors import OptionError
+from embinit_fairseq.init.methods import Given, Method
+from embinit_fairseq.init.requirements import auxiliary_vectors
+from embinit_fairseq.init.symbols import Symbols, subword_means
+from embinit_fairseq.vectors.open import SourceSpec
+from embinit_fairseq.vocab.dictionary import Vocabulary
+from embinit_fairseq.vocab.subword_styles import Token
+
+
+def rows_to_average(vocabulary: Vocabulary, over: str, rows: np.ndarray) -> np.ndarray:
+    """Return the old rows that are averaged.
+
+    Args:
+        vocabulary: of the first old rows, without symbols that a task appends.
+        over: "all" of `rows`, or those of "words".
+        rows: the old rows that were trained: without fillers, with appended symbols.
+    """
+    if over not in ("all", "words"):
+        raise OptionError(f"average_over={over!r}: choose from all, words")
+    return rows if over == "all" else rows[np.isin(rows, np.flatnonzero(~vocabulary.special))]
+
+
+def transfer_given(
+    old: Symbols, new: Symbols, shared: np.ndarray, method: Method, segment: Callable[[Token], list[str]] | None = None
+) -> Given:
+    """Return what the rows of another dictionary start from, before `with_vectors`.
+
+    Args:
+        old, new: the symbols of the two dictionaries.
+        shared: (new N,) the old row of each symbol that both have, else -1.
+        method: says whether subwords are needed.
+        segment: as for `subword_means`.
+
+    Raises:
+        DataError: `segment` segments no word.
+    """
+    given = Given(len(old.names), shared, new.word, (np.array(old.words), None))
+    if not method.needs_subwords:
+        return given
+    return replace(given, subwords=subword_means(old, new, given.wanted.tolist(), segment))
+
+
+def with_vectors(
+    given: Given, spec: SourceSpec | None, new: Vocabulary, sparsity: int | None, flag: str = "--vectors "
+) -> Given:
+    """Return the same with the vectors of words, old and new ones, if there are vectors.
+
+    Args:
+        given: rows and words; old words count as words of the new dictionary, too.
+        spec: the vectors.
+        new: the new dictionary, without symbols that a task appends.
+        sparsity: as in `Given`.
+        flag: option that names the vectors, with its separator, for messages.
+    """
+    if spec is None:
+        return given
+    rows, vectors = auxiliary_vectors(spec, new, flag)
+    word = given.word.copy()
+    word[: len(new)] |= new.regular
+    return replace(given, word=word, vector_rows=rows, vectors=vectors, sparsity=sparsity)
