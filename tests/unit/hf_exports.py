@@ -147,9 +147,11 @@ def read_back_here(command, **_):
     subword-nmt, which the other process imports without fixes of fairseq_compat.
     """
     _, program, inputs = command
-    names = ("fairseq", "fairseq_cli", "fairseq_compat", "embinit_fairseq", "subword_nmt.apply_bpe")
-    hidden, finders = {name: sys.modules.get(name) for name in names}, [*sys.meta_path]
-    sys.modules.pop("subword_nmt.apply_bpe", None)
+    names = ["fairseq", "fairseq_cli", "fairseq_compat", "embinit_fairseq"]
+    absent = [name for name in sys.modules if name.startswith(("fairseq_compat.", "subword_nmt.apply_bpe"))]
+    hidden, finders = {name: sys.modules.get(name) for name in (*names, *absent)}, [*sys.meta_path]
+    for name in absent:
+        del sys.modules[name]
     for name in [name for name in sys.modules if name.startswith("transformers_modules")]:
         del sys.modules[name]  # or the classes of an earlier export were taken
     output, error = io.StringIO(), ""
