@@ -42,8 +42,13 @@ _MARKUP = re.compile(
 #: many letters of Chinese, Japanese, Thai, Lao, Burmese, Khmer without a space: more than a word has
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]{15}")
 _NO_WORDS = re.compile(rf"(?:\s|{_HIDDEN.pattern})*")
-#: the sign for a character that was lost; C1 controls; UTF-8 that was read as Latin-1 or cp1252 (Ã¤, â€œ)
-_GARBLED = re.compile("[\ufffd\x80-\x84\x86-\x9f]|[ÂÃ][\x80-\xbf]|â€")
+#: what the second and third byte of a letter in UTF-8 become if they are read as Latin-1 or cp1252
+_READ_WRONG = "[\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]"
+#: the sign for a lost character; C1 controls; UTF-8 that was read as Latin-1 or cp1252 (Ã¤, â€œ; two letters of
+#: other scripts: Ð´Ð°, ä½\xa0å¥½)
+_GARBLED = re.compile(
+    f"[\ufffd\x80-\x84\x86-\x9f]|[ÂÃ]{_READ_WRONG}|â€|(?:[Î-Ñ×-Û]{_READ_WRONG}){{2}}|(?:[à-ï]{_READ_WRONG}{{2}}){{2}}"
+)
 #: as spreadsheets write a cell with tabs, quotes or ends of lines
 _QUOTED = re.compile('"(?:[^"]|"")*"')
 #: name -> True for a line that has it; `quoted` only counts in tables with tabs, `unspaced` if steps need spaces

@@ -515,6 +515,18 @@ def test_classes_that_differ_only_in_case_are_named(tmp_path):
     assert re.search("good .line 2., Good .line 4.", line)
 
 
+@pytest.mark.parametrize(
+    "text", ["Straße", "Über", "Öl", "é", "да", "αβ", "سلام", "שלום", "你好", "नमस्ते", "ไทย", "“a”"]
+)
+def test_utf8_that_was_read_in_another_encoding_is_counted(text, tmp_path):
+    lines = [text.encode().decode("latin-1").replace("\x85", ".")]
+    with contextlib.suppress(UnicodeDecodeError):  # five bytes have no letter in cp1252
+        lines.append(text.encode().decode("cp1252"))
+    right = [text, "„Spaß“, „Ö“ – «CAFÉ», à… “É” Ñ” déjà “là” ä“"]
+    checked = check_raw_text(RawText(write(tmp_path / "a.txt", [*lines, *right]), "train", ""))
+    assert checked.odd["garbled"] == (len(lines), [*range(1, len(lines) + 1)])
+
+
 def test_many_unknown_symbols_are_named(tmp_path, shown):
     files = [write(tmp_path / "train.txt", ["a b"] * 9), write(tmp_path / "valid.txt", ["a x"])]
     out = shown("prepare", *files, "--steps", "none", "--jobs", "1", "--output", tmp_path / "out")
