@@ -49,6 +49,8 @@ _READ_WRONG = "[\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—
 _GARBLED = re.compile(
     f"[\ufffd\x80-\x84\x86-\x9f]|[ÂÃ]{_READ_WRONG}|â€|(?:[Î-Ñ×-Û]{_READ_WRONG}){{2}}|(?:[à-ï]{_READ_WRONG}{{2}}){{2}}"
 )
+#: accents of letters that have no composed form
+_ACCENT = re.compile("[\u0300-\u036f]")
 #: as spreadsheets write a cell with tabs, quotes or ends of lines
 _QUOTED = re.compile('"(?:[^"]|"")*"')
 #: name -> True for a line that has it; `quoted` only counts in tables with tabs, `unspaced` if steps need spaces
@@ -62,8 +64,8 @@ _ODD = {
     "markup": lambda line: _MARKUP.search(line) is not None,
     "unspaced": lambda line: _UNSPACED.search(line) is not None,
     "hidden": lambda line: _HIDDEN.search(line) is not None,
-    "garbled": lambda line: _GARBLED.search(line) is not None,
-    "decomposed": lambda line: not unicodedata.is_normalized("NFC", line),
+    "garbled": lambda line: not line.isascii() and _GARBLED.search(line) is not None,
+    "decomposed": lambda line: not unicodedata.is_normalized("NFC", line) or _ACCENT.search(line) is not None,
     "quoted": lambda line: _QUOTED.fullmatch(line) is not None,
 }
 #: column of the table -> the lines that it counts, for people
@@ -78,7 +80,7 @@ MEANING = {
     "unspaced": "no spaces between words (Chinese, Thai ...), which these steps need: take --steps sentencepiece",
     "hidden": "characters that nobody sees (NUL, soft hyphen, zero-width space, marks of direction)",
     "garbled": "characters of another encoding (� Ã¤ â€œ)",
-    "decomposed": "letters and accents that are not composed (NFC)",
+    "decomposed": "accents that are characters of their own (not NFC, or of Yoruba), which Moses splits off",
     "quoted": "cells in quotes, which are text in .tsv (a table of a spreadsheet: save it as .csv)",
 }
 

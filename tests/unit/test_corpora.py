@@ -28,7 +28,7 @@ from embinit_fairseq.vocab.preparation_options import parse_steps
 from embinit_fairseq.vocab.preparation_record import read_preparation
 from embinit_fairseq.vocab.preparation_steps import Preparation
 
-pytest.importorskip("sacremoses")
+sacremoses = pytest.importorskip("sacremoses")
 apply_bpe = pytest.importorskip("subword_nmt.apply_bpe")
 learn_bpe = pytest.importorskip("subword_nmt.learn_bpe")
 
