@@ -1,7 +1,7 @@
 """Prepare raw text for fairseq-train: check it, apply the steps, learn subwords, make dictionaries, binarise, and write
 preparation.json, which says how it was done. TEXT is in two languages (train.de train.en valid.de ...), in one
 (train.txt valid.txt), or in tables whose first line or keys name the columns (train.tsv dev.csv test.jsonl); each file
-may be a .gz. Its name says the split (train; valid, val, dev; test), or SPLIT=FILE does. Large corpora:
+may be compressed. Its name says the split (train; valid, val, dev; test), or SPLIT=FILE does. Large corpora:
 scripts/wikibooks and scripts/wmt14."""
 
 from __future__ import annotations

@@ -10,10 +10,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from embinit_fairseq.corpora.other_forms import FIRST, other_form
 from embinit_fairseq.corpora.raw_texts import OTHER_ENDS, RawText
 from embinit_fairseq.corpora.reading import SHOWN, has_mark, is_of_tabs, shown_lines
 from embinit_fairseq.errors import DataError
@@ -25,26 +27,45 @@ _SEGMENTED_TEXT = 0.25
 LONG = 1000
 _SYMBOL = re.compile(r"<(?:s|/s|pad|unk|mask)>")
 _SEGMENTED = re.compile(r"\S@@(?=\s|$)|▁")
-_ESCAPED = re.compile(r"&(?:apos|quot|amp|lt|gt|#\d+);|(?<!\S)@[-,.]@(?!\S)")
-#: control characters but for the tab, soft hyphen, zero-width space, word joiner, byte-order mark: no joiners, which
-#: Persian and Hindi need
-_HIDDEN = re.compile("[\0-\b\x0e-\x1b\x7f\xad\u200b\u2060\ufeff]")
+_ESCAPED = re.compile(r"&(?:[a-zA-Z]\w{1,30}|#\d+|#[xX][\da-fA-F]+);|(?<!\S)@[-,.]@(?!\S)")
+#: control characters but for the tab, and what Unicode says is not shown (Default_Ignorable_Code_Point): soft hyphen,
+#: zero-width space, marks of direction, fillers, byte-order mark; no joiners, which Persian and Hindi need, and nothing
+#: that emojis have
+_HIDDEN = re.compile(
+    "[\0-\b\x0e-\x1b\x7f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f"
+    "\u3164\ufeff\uffa0\ufff0-\ufffb]"
+)
+#: an element or its end, a tag with a value; no tags that a text begins with (<2de>), no symbols (</s>)
+_MARKUP = re.compile(
+    r"</(?!s>)[a-zA-Z]\w*>|<[a-zA-Z]\w*(?:\s*/|\s+[\w:.-]+\s*=[^<>]*)>|<(?:[biup]|br|hr)>", re.IGNORECASE
+)
+#: many letters of Chinese, Japanese, Thai, Lao, Burmese, Khmer without a space: more than a word has
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]{15}")
 _NO_WORDS = re.compile(rf"(?:\s|{_HIDDEN.pattern})*")
-#: the sign for a character that was lost; C1 controls; UTF-8 that was read as Latin-1 or cp1252 (Ã¤, â€œ)
-_GARBLED = re.compile("[\ufffd\x80-\x84\x86-\x9f]|[ÂÃ][\x80-\xbf]|â€")
+#: what the second and third byte of a letter in UTF-8 become if they are read as Latin-1 or cp1252
+_READ_WRONG = "[\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]"
+#: the sign for a lost character; C1 controls; UTF-8 that was read as Latin-1 or cp1252 (Ã¤, â€œ; two letters of
+#: other scripts: Ð´Ð°, ä½\xa0å¥½)
+_GARBLED = re.compile(
+    f"[\ufffd\x80-\x84\x86-\x9f]|[ÂÃ]{_READ_WRONG}|â€|(?:[Î-Ñ×-Û]{_READ_WRONG}){{2}}|(?:[à-ï]{_READ_WRONG}{{2}}){{2}}"
+)
+#: accents of letters that have no composed form
+_ACCENT = re.compile("[\u0300-\u036f]")
 #: as spreadsheets write a cell with tabs, quotes or ends of lines
 _QUOTED = re.compile('"(?:[^"]|"")*"')
-#: name -> True for a line that has it; `quoted` only counts in tables with tabs
+#: name -> True for a line that has it; `quoted` only counts in tables with tabs, `unspaced` if steps need spaces
 _ODD = {
     "empty": lambda line: _NO_WORDS.fullmatch(line) is not None,
     "long": lambda line: len(line.split()) > LONG,
     "CR": lambda line: OTHER_ENDS.search(line) is not None,
     "symbols": lambda line: _SYMBOL.search(line) is not None,
     "segmented": lambda line: _SEGMENTED.search(line) is not None,
-    "tokenised": lambda line: _ESCAPED.search(line) is not None,
+    "escaped": lambda line: _ESCAPED.search(line) is not None,
+    "markup": lambda line: _MARKUP.search(line) is not None,
+    "unspaced": lambda line: _UNSPACED.search(line) is not None,
     "hidden": lambda line: _HIDDEN.search(line) is not None,
-    "garbled": lambda line: _GARBLED.search(line) is not None,
-    "decomposed": lambda line: not unicodedata.is_normalized("NFC", line),
+    "garbled": lambda line: not line.isascii() and _GARBLED.search(line) is not None,
+    "decomposed": lambda line: not unicodedata.is_normalized("NFC", line) or _ACCENT.search(line) is not None,
     "quoted": lambda line: _QUOTED.fullmatch(line) is not None,
 }
 #: column of the table -> the lines that it counts, for people
@@ -54,10 +75,12 @@ MEANING = {
     "CR": "another end of a line inside, which becomes a space",
     "symbols": "<s>, </s>, <pad>, <unk> or <mask> in writing",
     "segmented": "subwords (@@ or ▁)",
-    "tokenised": "escapes or @-@ of a tokeniser",
-    "hidden": "characters that nobody sees (NUL, soft hyphen, zero-width space)",
+    "escaped": "escapes (&amp; &#39; @-@) of a tokeniser or of HTML, which become words",
+    "markup": "tags of XML or HTML, which become words",
+    "unspaced": "no spaces between words (Chinese, Thai ...), which these steps need: take --steps sentencepiece",
+    "hidden": "characters that nobody sees (NUL, soft hyphen, zero-width space, marks of direction)",
     "garbled": "characters of another encoding (� Ã¤ â€œ)",
-    "decomposed": "letters and accents that are not composed (NFC)",
+    "decomposed": "accents that are characters of their own (not NFC, or of Yoruba), which Moses splits off",
     "quoted": "cells in quotes, which are text in .tsv (a table of a spreadsheet: save it as .csv)",
 }
 
@@ -89,15 +112,20 @@ class Checked:
         return {**facts, "lines": self.lines, **counts, "doubled": self.doubled, "byte_order_mark": self.mark}
 
 
-def check_raw_text(raw_text: RawText) -> Checked:
-    """Read a raw text once; raise DataError if it cannot be read, is not UTF-8 or has no line."""
+def check_raw_text(raw_text: RawText, needs_spaces: bool = False) -> Checked:
+    """Read a raw text once; raise DataError if it cannot be read, is not UTF-8, has no line or another form.
+
+    needs_spaces: the steps take words between spaces.
+    """
     checked = Checked(raw_text, mark=has_mark(raw_text.path))
     found: dict[str, list[int]] = {name: [] for name in _ODD}
     counts: Counter[str] = Counter()
-    is_cell = raw_text.field is not None and is_of_tabs(raw_text.path)
-    kinds = {name: is_odd for name, is_odd in _ODD.items() if is_cell or name != "quoted"}
+    is_used = {"quoted": raw_text.field is not None and is_of_tabs(raw_text.path), "unspaced": needs_spaces}
+    kinds = {name: is_odd for name, is_odd in _ODD.items() if is_used.get(name, True)}
     if raw_text.is_label:
         kinds = {"empty": _ODD["empty"]}
+    else:
+        _check_form(raw_text)
     hashes = array("q")  # eight bytes per line: memory for a hundred million lines
     for number, line in raw_text.numbered_lines():
         checked.lines += 1
@@ -115,6 +143,14 @@ def check_raw_text(raw_text: RawText) -> Checked:
     checked.doubled = len(hashes) - len(np.unique(np.frombuffer(hashes, dtype=np.int64)))
     checked.odd = {name: (counts[name], found[name]) for name in _ODD}
     return checked
+
+
+def _check_form(raw_text: RawText) -> None:
+    """Raise DataError if a file has another form than a text per line."""
+    if raw_text.field is None:
+        filled = (line for line in raw_text.lines() if line.strip())
+        if (form := other_form(list(islice(filled, FIRST)))) is not None:
+            raise DataError(f"{raw_text}: found {form[0]}, expected a text per line; {form[1]}")
 
 
 def check_together(

@@ -12,6 +12,7 @@ from embinit_fairseq.corpora.raw_texts import LABEL, PLAIN, Columns, RawText, fi
 from embinit_fairseq.corpora.reading import suffix_of
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import check_folder, check_is_file, check_place
+from embinit_fairseq.vocab.codes import WRITE_TOKENIZER
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.preparation_options import in_language, parse_steps, suggested, written
 from embinit_fairseq.vocab.preparation_record import FILE, FLAGS, contents, libraries, read_preparation
@@ -262,7 +263,7 @@ def _given_files(request: PrepareRequest) -> dict[str, str]:
     if "tokenizer" in files and Path(files["tokenizer"]).is_dir():
         files["tokenizer"] = str(Path(files["tokenizer"], "tokenizer.json"))
     for name, path in files.items():
-        check_is_file(path, FLAGS[name])
+        check_is_file(path, FLAGS[name], remedy=WRITE_TOKENIZER if name == "tokenizer" else "check the path")
     return files
 
 

@@ -18,7 +18,7 @@ from embinit_fairseq.io import check_is_file
 #: name of a split in names of files -> fairseq's
 SPLITS = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "validation": "valid", "test": "test"}
 #: suffixes of files with a text per line whose name has no language
-PLAIN = ("", "txt", "text", "raw")
+PLAIN = ("", "txt", "text", "raw", *SPLITS)
 #: what `str.splitlines` and fairseq's readers take for the end of a line; here only LF is one, and these are spaces
 OTHER_ENDS = re.compile("[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 #: name of the column of labels in the data
@@ -89,6 +89,9 @@ def find_raw_texts(texts: Sequence[str], columns: Columns) -> list[RawText]:
             remedy = "put them into one file"
             if raw_text.split != "train":  # fairseq has one
                 remedy = f"name another, such as {raw_text.split}1={raw_text.path}, or {remedy}"
+            if raw_text.field is None and not raw_text.column:
+                names = f"{raw_text.split}.de and {raw_text.split}.en (ln -s FILE {raw_text.split}.de)"
+                remedy = f"if they are two languages, name them as {names}; else {remedy}"
             raise OptionError(f"{other.path} and {raw_text.path}: both are the split {raw_text.split}; {remedy}")
     return sorted(raw_texts, key=lambda raw_text: ("train valid test".find(raw_text.split[:4]), raw_text.split))
 
@@ -115,7 +118,7 @@ def _of_lines(files: list[tuple[str, Path]], columns: Columns) -> list[RawText]:
     for name in (*filter(None, (columns.source_lang, columns.target_lang)), *(suffix_of(path) for _, path in files)):
         languages.setdefault(name.lower(), name)
     found = list(dict.fromkeys(languages[suffix_of(path).lower()] for _, path in files))
-    if len(found) == 1:
+    if len(found) == 1 or {name.lower() for name in found} <= {*PLAIN}:
         return [RawText(path, split, "") for split, path in files]
     source = columns.source_lang or next(name for name in found if name != columns.target_lang)
     target = columns.target_lang or next(name for name in found if name != source)

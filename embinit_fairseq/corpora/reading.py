@@ -1,14 +1,16 @@
 """Read raw text: files with a text per line, and columns of tables, each text with the number of its line.
 
-All are UTF-8, also in .gz; only LF, or CR LF, ends a line. They are read as they are needed.
+All are UTF-8, also compressed by gzip, bzip2 or xz; only LF, or CR LF, ends a line. They are read as they are needed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
-import gzip
+import importlib
 import itertools
 import json
+import lzma
 import re
 import zlib
 from collections.abc import Collection, Iterator, Sequence
@@ -21,14 +23,34 @@ from embinit_fairseq.io import not_utf8
 #: line numbers in a message
 SHOWN = 5
 _MARK = b"\xef\xbb\xbf"
-_COMPRESSED = ".gz"
+#: first bytes of a compressed file -> module that opens it
+_COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\0": "lzma"}
+_COMPRESSED = (".gz", ".bz2", ".xz")
+#: first bytes of another file -> what it is, remedy
+_OTHERS = {
+    b"PK\x03\x04": ("an archive or a spreadsheet", "unzip it, or save the table as .csv"),
+    b"\x28\xb5\x2f\xfd": ("compressed by zstd", "zstd -d FILE -o NEW"),
+    b"version https://git-lfs.github.com/": ("a Git LFS pointer", "fetch the file itself: git lfs pull"),
+    b"PAR1": (
+        "a Parquet table",
+        "python -c \"import pandas; pandas.read_parquet('FILE').to_json('train.jsonl', orient='records', lines=True)\"",
+    ),
+}
+_DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
+#: first line of a list of objects, or of an object that has one
+_LIST = re.compile(r"\s*(?:\[\s*(?:\{|$)|\{\s*$|\{\s*\"[^\"]*\"\s*:\s*\[\s*\{)")
+#: makes lines of a list of objects, or of the list that an object has
+_ARRAY = (
+    "make lines of it: python -c \"import json; d = json.load(open('{}', encoding='utf-8-sig')); [print(json.dumps(r)) "
+    'for r in (d if isinstance(d, list) else next(v for v in d.values() if isinstance(v, list)))]" > NEW.jsonl'
+)
 #: characters that people write between columns
 _SEPARATORS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "|"}
 
 
 def suffix_of(path: Path) -> str:
-    """Return the suffix of a file as it is written, without .gz."""
-    return (path.with_suffix("") if path.suffix.lower() == _COMPRESSED else path).suffix[1:]
+    """Return the suffix of a file as it is written, without that of a compression."""
+    return (path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path).suffix[1:]
 
 
 def is_table(path: Path) -> bool:
@@ -41,12 +63,6 @@ def is_of_tabs(path: Path) -> bool:
     return suffix_of(path).lower() == "tsv"
 
 
-def has_mark(path: Path) -> bool:
-    """Return True if a file begins with a byte-order mark."""
-    with _opened(path) as file:
-        return file.read(3) == _MARK
-
-
 def shown_lines(numbers: Sequence[int], count: int | None = None) -> str:
     """Return line numbers for a message: `line 3`, `lines 3, 7 and 200 more`. count: of all, if not all are given."""
     total = len(numbers) if count is None else count
@@ -54,6 +70,13 @@ def shown_lines(numbers: Sequence[int], count: int | None = None) -> str:
 
 
 # ---- Lines ----------------------------------------------------------------------------------------------------------
+
+
+def has_mark(path: Path) -> bool:
+    """Return True if a file begins with a byte-order mark; `read_text` names what makes it unreadable."""
+    with contextlib.suppress(*_DAMAGE), _opened(path) as file:
+        return bool(file.read(3) == _MARK)
+    return False
 
 
 def read_text(path: Path) -> Iterator[tuple[int, str]]:
@@ -85,16 +108,22 @@ def read_text(path: Path) -> Iterator[tuple[int, str]]:
                     raise DataError(f"{path}: {shown_lines(numbers)}: {wrong}") from None
                 has_utf8 = has_utf8 or not text.isascii()
                 yield number, text.removesuffix("\n").removesuffix("\r")
-    except (OSError, EOFError, zlib.error) as error:
+    except _DAMAGE as error:
         raise DataError(f"{path}: cannot be read after line {number} ({error}); get the file again") from error
 
 
 def _opened(path: Path) -> Any:
-    return gzip.open(path, "rb") if path.suffix.lower() == _COMPRESSED else open(path, "rb")
+    """Open a plain or compressed file, which its first bytes say, for reading bytes."""
+    with open(path, "rb") as file:
+        head = file.read(8)
+    module = next((module for magic, module in _COMPRESSIONS.items() if head.startswith(magic)), None)
+    return importlib.import_module(module).open(path) if module else open(path, "rb")
 
 
 def _checked_first(path: Path, raw: bytes) -> bytes:
     """Return the first line without byte-order mark; DataError if it shows what the whole file is."""
+    for found, remedy in (said for magic, said in _OTHERS.items() if raw.startswith(magic)):
+        raise DataError(f"{path}: {found}, expected text; {remedy}")
     if 4 * raw.count(b"\0") > len(raw) > 3:  # UTF-16 of Latin letters without a mark is UTF-8, too
         raise DataError(f"{path}: {not_utf8(raw, 1)}")
     if b"\r" in raw and not raw.endswith(b"\n"):
@@ -126,13 +155,13 @@ def read_column(path: Path, field: str, is_label: bool) -> Iterator[tuple[int, s
     return _READERS[suffix_of(path).lower()](path, field, is_label)
 
 
-def _tsv(path: Path, field: str, _: bool) -> Iterator[tuple[int, str]]:
+def _tsv(path: Path, field: str, is_label: bool) -> Iterator[tuple[int, str]]:
     """Read fields between tabs, as GLUE's: a quotation mark is a character like others."""
-    return _column(path, field, ((number, line.split("\t")) for number, line in read_text(path)))
+    return _column(path, field, is_label, ((number, line.split("\t")) for number, line in read_text(path)))
 
 
-def _csv(path: Path, field: str, _: bool) -> Iterator[tuple[int, str]]:
-    return _column(path, field, _csv_rows(path))
+def _csv(path: Path, field: str, is_label: bool) -> Iterator[tuple[int, str]]:
+    return _column(path, field, is_label, _csv_rows(path))
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -152,7 +181,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         csv.field_size_limit(limit)
 
 
-def _column(path: Path, field: str, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, str]]:
+def _column(path: Path, field: str, is_label: bool, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, str]]:
     """Yield the fields of a column; the first row names the columns."""
     _, heading = next(rows, (1, []))
     if not any(heading):
@@ -162,7 +191,10 @@ def _column(path: Path, field: str, rows: Iterator[tuple[int, list[str]]]) -> It
             f"{path}:1: found {_SEPARATORS[other[0]]} between the columns; expected commas or semicolons in .csv, tabs "
             "in .tsv: rename the file, or save it so"
         )
-    _check_column(f"{path}:1, which names the columns", field, heading)
+    remedy = "name one of them; if this line is text, write the names above it"
+    if is_label:
+        remedy += "; texts without labels are for predict of the trained classifier: leave this file out"
+    _check_column(f"{path}:1, which names the columns", field, heading, remedy)
     at = heading.index(field)
     for number, row in rows:
         if len(row) != len(heading):
@@ -174,21 +206,33 @@ def _column(path: Path, field: str, rows: Iterator[tuple[int, list[str]]]) -> It
 
 
 def _jsonl(path: Path, field: str, is_label: bool) -> Iterator[tuple[int, str]]:
-    """Read a file with an object per line."""
+    """Read a file with an object per line; the columns of an object in it are `translation.de`."""
     for number, line in read_text(path):
         where = f"{path}:{number}"
+        if number == 1 and _LIST.match(line):
+            raise DataError(f"{where}: found a list in JSON, expected an object per line; {_ARRAY.format(path)}")
         try:
             pairs = json.loads(line, object_pairs_hook=_Pairs, parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{where}: expected an object of JSON, found {line[:60]!r} ({error})") from error
         if not isinstance(pairs, _Pairs):
             raise DataError(f"{where}: expected an object with the columns, found {line[:60]!r}")
-        _check_column(where, field, [name for name, _ in pairs])
-        yield number, _text_of(where, field, dict(pairs)[field], is_label)
+        columns = _flat(pairs)
+        _check_column(where, field, [name for name, _ in columns])
+        yield number, _text_of(where, field, dict(columns)[field], is_label)
 
 
 class _Pairs(list[Any]):
     """The keys and values of a JSON object: a key may be there twice."""
+
+
+def _flat(pairs: _Pairs) -> list[tuple[str, Any]]:
+    """Return the columns of an object and of the objects in it."""
+    columns = []
+    for name, value in pairs:
+        inside = _flat(value) if isinstance(value, _Pairs) else [("", value)]
+        columns += [(f"{name}.{other}" if other else name, value) for other, value in inside]
+    return columns
 
 
 def _no_number(name: str) -> None:
@@ -210,14 +254,15 @@ def _text_of(where: str, field: str, value: Any, is_label: bool) -> str:
     return value
 
 
-def _check_column(where: str, field: str, columns: Collection[str]) -> None:
+def _check_column(where: str, field: str, columns: Collection[str], remedy: str = "name one of them") -> None:
     """Raise DataError unless a column has this name, and one only."""
     count = list(columns).count(field)
     if count > 1:
         raise DataError(f"{where}: {count} columns have the name {field}; rename all but one")
     if not count:
-        raise DataError(f"{where}: no column {field}; its columns are {', '.join(columns) or 'none'}: name one of them")
+        names = ", ".join(name if name and name == name.strip() else repr(name) for name in columns) or "none"
+        raise DataError(f"{where}: no column {field}; its columns are {names}: {remedy}")
 
 
 #: suffix of a table -> what reads a column of it
-_READERS = {"tsv": _tsv, "csv": _csv, "jsonl": _jsonl}
+_READERS = {"tsv": _tsv, "csv": _csv, "jsonl": _jsonl, "json": _jsonl, "ndjson": _jsonl}

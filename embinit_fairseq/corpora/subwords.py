@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterable, Mapping
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from embinit_fairseq.errors import DataError
@@ -13,6 +14,8 @@ from embinit_fairseq.vocab.cleaning import library
 
 #: lines from which a sentencepiece model is learned at most, evenly spaced
 MOST_LINES = 1_000_000
+#: bytes of a line from which on sentencepiece leaves it out, and letters of its parts
+_LONGEST, _PART = 4192, 1000
 
 
 def learn_codes(counts: Mapping[str, int], size: int, path: Path) -> int:
@@ -37,7 +40,7 @@ def learn_model(
     sentencepiece, model = library("sentencepiece"), io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=filter(None, texts),
+            sentence_iterator=_parts(texts),
             model_writer=model,
             vocab_size=size,
             model_type=kind,
@@ -51,3 +54,12 @@ def learn_model(
     with whole_file(path) as file:
         file.write(model.getvalue())
     return int(sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).get_piece_size())
+
+
+def _parts(texts: Iterable[str]) -> Iterator[str]:
+    """Yield texts that are not empty; long ones, which sentencepiece would leave out, in parts that end at spaces."""
+    for text in filter(None, texts):
+        if len(text) > _LONGEST // 4 and len(text.encode()) > _LONGEST:
+            yield from textwrap.wrap(text, _PART, expand_tabs=False, replace_whitespace=False, break_on_hyphens=False)
+        else:
+            yield text

@@ -114,5 +114,11 @@ def _prepare(how: Callable[..., list[list[str]]], column: str, lines: list[str])
     else:
         counts = Counter(symbol for symbols in texts for symbol in symbols)
         if wrong := next((symbol for symbol in counts if symbol.split() != [symbol]), None):
-            raise EmbinitError(f"--steps make the symbol {wrong!r}, but symbols of a dictionary have no spaces")
+            remedy = "write one space where the text has several: tr -s ' ' < FILE > NEW"
+            if wrong.strip():
+                remedy = "take another tokenizer, or no token with a space in it"
+            raise EmbinitError(
+                f"--steps make the symbol {wrong!r} of {len(wrong)} characters, but symbols of a dictionary have no "
+                f"spaces; {remedy}"
+            )
     return Chunk("".join(f"{' '.join(symbols)}\n" for symbols in texts), len(lines), counts)

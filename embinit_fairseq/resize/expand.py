@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ from embinit_fairseq.vocab.preparation_record import Recorded
 from embinit_fairseq.vocab.segmentation import Segmentation, text_symbols
 from embinit_fairseq.vocab.subword_styles import PREFIX, detect_style
 
+#: a count or a score after a word, as other tools write them
+_COUNT = re.compile(r"-?\d+(?:\.\d+)?")
 #: patterns of the files in the output folder, the record first
 FILES = ("expansion.json", *CHECKPOINT_FILES, "verify.json", "verify.png", *PREPARATION_FILES)
 _NAMED = 20  #: words of a message
@@ -203,6 +206,11 @@ def read_words(path: str, symbols: Collection[str]) -> list[NewWord]:
         if word.split() != [word]:
             raise DataError(
                 f"{path}:{number}: {word!r} is not one word; write one per line, its subwords after a tab if you like"
+            )
+        if _COUNT.fullmatch(subwords.strip()) and not re.search(r"\d", word):
+            raise DataError(
+                f"{path}:{number}: found {subwords.strip()} after the tab, expected the subwords of {word!r}; if these "
+                "are counts, leave them out: cut -f1 FILE > NEW"
             )
         if is_filler(word):
             raise DataError(f"{path}:{number}: {word!r} is fairseq's name for an empty row; choose another name")

@@ -51,6 +51,22 @@ def library(module: str) -> Any:
         raise ImportError(f"{package} is missing, which prepares the text: pip install {package}") from None
 
 
+def spacy_rules(lang: str) -> Any:
+    """Return spaCy's pipeline of a language, with rules only: no model is needed.
+
+    Raises:
+        ImportError: spaCy, or what it needs for the language, is missing.
+    """
+    spacy = library("spacy")
+    try:
+        return spacy.blank(lang)
+    except ImportError as error:  # Japanese, Korean, Thai, Vietnamese; a language that it does not know
+        raise ImportError(
+            f"spaCy has no words for the language {lang} here ({' '.join(str(error).split())}); take moses, or "
+            "sentencepiece where text has no spaces"
+        ) from error
+
+
 def carry(text: str, symbol: str) -> str:
     """Replace a symbol that is written in a raw text by its carrier, as a word of its own."""
     return re.sub(re.escape(symbol), f" {CARRIER[symbol]} ", text, flags=re.IGNORECASE)
@@ -94,7 +110,7 @@ def cleaner(lang: str = "en") -> Callable[[str], list[str]]:
         ImportError: sacremoses or spaCy is missing.
     """
     punctuation = library("sacremoses").MosesPunctNormalizer(lang=lang)
-    spacy = library("spacy").blank(lang)  # rules only, which know abbreviations: no model is needed
+    spacy = spacy_rules(lang)  # which know abbreviations
     spacy.add_pipe("sentencizer")
     spacy.max_length = 1 << 30  # the limit is meant for parsers; lines are short enough
 

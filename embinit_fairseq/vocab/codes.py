@@ -1,4 +1,4 @@
-"""Read the codes of BPE of subword-nmt, fastBPE and Hugging Face, and models of sentencepiece."""
+"""Read the codes of BPE of subword-nmt, fastBPE and Hugging Face, models of sentencepiece, and tokenizers."""
 
 from __future__ import annotations
 
@@ -85,3 +85,25 @@ def load_sentencepiece(file: PathLike, flag: str = "") -> Any:
         return sentencepiece.SentencePieceProcessor(model_file=str(file))
     except Exception as error:  # a damaged model raises RuntimeError, TypeError and others
         raise DataError(f"{flag} {file}: not a sentencepiece model ({error}); give the model of the text") from error
+
+
+#: remedy for a folder or a file without tokenizer.json
+WRITE_TOKENIZER = (
+    'write a folder with tokenizer.json and give that: python -c "from transformers import AutoTokenizer; '
+    "AutoTokenizer.from_pretrained('OLD').save_pretrained('NEW')\""
+)
+
+
+def tokenizer_text(file: PathLike, flag: str = "--tokenizer") -> str:
+    """Return the text of a tokenizer.json; raise DataError, with the flag, if it is something else."""
+    check_is_file(file, flag, remedy=WRITE_TOKENIZER)
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+        from tokenizers import Tokenizer
+
+        Tokenizer.from_str(text)
+    except ImportError:  # named when it is used
+        pass
+    except Exception as error:  # of the library, which has no class of its own for it
+        raise DataError(f"{flag} {file}: not a tokenizer.json ({str(error)[:100]}); {WRITE_TOKENIZER}") from error
+    return text

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.io import PathLike, check_is_file, read_json, sha256, write_json
+from embinit_fairseq.io import PathLike, read_json, sha256, write_json
 from embinit_fairseq.machine import package_versions
-from embinit_fairseq.vocab.codes import VOCABULARY, codes_text, codes_vocabulary
+from embinit_fairseq.vocab.codes import VOCABULARY, codes_text, codes_vocabulary, load_sentencepiece, tokenizer_text
 from embinit_fairseq.vocab.dictionary import is_filler, read_dictionary
 from embinit_fairseq.vocab.preparation_options import written
 from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
@@ -383,10 +383,10 @@ def contents(paths: Mapping[str, str], symbols: Collection[str]) -> dict[str, An
         content["vocabulary"] = None if codes_vocabulary(path) is None else frozenset(symbols)
     content["symbols"] = frozenset(symbols)
     if "tokenizer" in paths:
-        check_is_file(paths["tokenizer"], FLAGS["tokenizer"])
-        content["tokenizer"] = Path(paths["tokenizer"]).read_text(encoding="utf-8")
+        content["tokenizer"] = tokenizer_text(paths["tokenizer"], FLAGS["tokenizer"])
     if "model" in paths:
-        check_is_file(paths["model"], FLAGS["model"])
+        with contextlib.suppress(ImportError):  # named when it is used
+            load_sentencepiece(paths["model"], FLAGS["model"])
         content["model"] = Path(paths["model"]).read_bytes()
     return content
 

@@ -39,6 +39,7 @@ from embinit_fairseq.vocab.cleaning import (
     library,
     moses_punctuation,
     restore,
+    spacy_rules,
     without_carriers,
 )
 
@@ -88,7 +89,7 @@ def _known(symbols: Any) -> Callable[[str], str]:
 
 
 def _spacy(lang: str) -> Callable[[str], str]:
-    tokenizer = library("spacy").blank(lang).tokenizer  # rules only: no model is needed
+    tokenizer = spacy_rules(lang).tokenizer
     return lambda text: " ".join(token.text for token in tokenizer(text) if not token.is_space)
 
 
@@ -132,7 +133,9 @@ def _huggingface(tokenizer: str) -> Callable[[str], list[str]]:
     unknown = getattr(model.model, "unk_token", None)
 
     def encode(text: str) -> list[str]:
-        tokens = model.encode(text, add_special_tokens=False).tokens
+        found = model.encode(text, add_special_tokens=False)
+        # a token that takes the space before it (RoBERTa's `<mask>`) has that space in `tokens`
+        tokens = [token if " " not in token else model.id_to_token(row) for row, token in zip(found.ids, found.tokens)]
         return [UNKNOWN if token == unknown else token for token in tokens]
 
     return partial(_around_masks, encode)

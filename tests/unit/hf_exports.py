@@ -143,10 +143,15 @@ def refused(capsys, checkpoint, *flags, code=2) -> str:
 def read_back_here(command, **_):
     """Stand in for `subprocess.run` in `interop.verify_export`: run the program of the other process in this one.
 
-    This takes a tenth of the time. Modules that the program hides from itself are restored afterwards.
+    This takes a tenth of the time. Modules that the program hides from itself are restored afterwards, and so is
+    subword-nmt, which the other process imports without fixes of fairseq_compat.
     """
     _, program, inputs = command
-    hidden = {name: sys.modules.get(name) for name in ("fairseq", "fairseq_cli", "fairseq_compat", "embinit_fairseq")}
+    names = ["fairseq", "fairseq_cli", "fairseq_compat", "embinit_fairseq"]
+    absent = [name for name in sys.modules if name.startswith(("fairseq_compat.", "subword_nmt.apply_bpe"))]
+    hidden, finders = {name: sys.modules.get(name) for name in (*names, *absent)}, [*sys.meta_path]
+    for name in absent:
+        del sys.modules[name]
     for name in [name for name in sys.modules if name.startswith("transformers_modules")]:
         del sys.modules[name]  # or the classes of an earlier export were taken
     output, error = io.StringIO(), ""
@@ -156,8 +161,9 @@ def read_back_here(command, **_):
     except Exception:
         error = traceback.format_exc()
     finally:
+        sys.meta_path[:] = finders
         for name, module in hidden.items():
-            del sys.modules[name]
+            sys.modules.pop(name, None)
             if module is not None:
                 sys.modules[name] = module
     return subprocess.CompletedProcess(command, int(bool(error)), output.getvalue(), error)

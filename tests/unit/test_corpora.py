@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import importlib
 import io
 import json
 import os
@@ -20,13 +21,14 @@ from embinit_fairseq.corpora import workers as corpora_workers
 from embinit_fairseq.corpora.checks import attention, check_raw_text, check_together
 from embinit_fairseq.corpora.raw_texts import LABEL, Columns, RawText, find_raw_texts
 from embinit_fairseq.corpora.reading import read_column, read_text
+from embinit_fairseq.corpora.subwords import _parts
 from embinit_fairseq.corpora.workers import SEPARATOR, parts_of, segmented, symbols_of, workers
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.vocab.preparation_options import parse_steps
 from embinit_fairseq.vocab.preparation_record import read_preparation
 from embinit_fairseq.vocab.preparation_steps import Preparation
 
-pytest.importorskip("sacremoses")
+sacremoses = pytest.importorskip("sacremoses")
 apply_bpe = pytest.importorskip("subword_nmt.apply_bpe")
 learn_bpe = pytest.importorskip("subword_nmt.learn_bpe")
 
@@ -105,7 +107,8 @@ def test_a_table_says_what_was_found_with_the_numbers_of_the_lines(parallel, tmp
     heading, german, english = (line.split() for line in out.splitlines()[:3])
     assert dict(zip(heading, german)) == {
         **{"text": str(parallel[0]), "lines": "21", "empty": "4", "long": "0", "CR": "4", "symbols": "4"},
-        **dict.fromkeys(("segmented", "tokenised", "hidden", "garbled", "decomposed", "quoted"), "0"),
+        **dict.fromkeys(("segmented", "escaped", "markup", "unspaced"), "0"),
+        **dict.fromkeys(("hidden", "garbled", "decomposed", "quoted"), "0"),
         **{"doubled": "16", "BOM": "yes"},
     }
     assert english[1:4] == ["21", "0", "0"]
@@ -276,6 +279,8 @@ def test_names_say_split_and_language(tmp_path):
     files = [str(write(tmp_path / name, ["a"])) for name in names]
     other = [f"test1={write(tmp_path / f'newstest2014.{lang}', ['a'])}" for lang in ("de", "en")]
     table = str(write(tmp_path / "train.csv", ["a"]))
+    plain = [str(write(tmp_path / name, ["a"])) for name in ("wiki.train", "wiki.valid", "b.train.txt", "en_train")]
+    assert [(one.split, one.column) for one in find_raw_texts(plain[:2], Columns())] == [("train", ""), ("valid", "")]
     raw_texts = find_raw_texts([*files, *other], Columns())
     expected = [(split, lang) for lang in ("de", "en") for split in ("train", "valid", "test1")]
     assert sorted((one.split, one.column) for one in raw_texts) == sorted(expected)
@@ -285,6 +290,8 @@ def test_names_say_split_and_language(tmp_path):
         (files[:3], Columns(), "no file in en"),
         ([*files, f"valid={files[0]}"], Columns(), "valid1="),
         ([*files, f"train={files[0]}"], Columns(), "; put them into one file"),
+        (plain[::2], Columns(), "if they are two languages, name them as train.de and train.en.*; else put them"),
+        (plain[2:], Columns(), "if they are two languages"),
         ([str(write(tmp_path / "train.label", ["a"])), files[0]], Columns(), "--source-lang"),
         (files, Columns(target_lang="fr"), "--target-lang"),
         (files, Columns(text_columns=["a"]), "--text-columns"),
@@ -346,7 +353,16 @@ UNREADABLE = [
     ("a.txt", "ä\n".encode() + b"\x92b\n", "line 2: not UTF-8.*these lines alone"),
     ("a.txt", b"\x92b\n" + "ä\n".encode(), "line 1: not UTF-8.*these lines alone"),
     ("a.txt", b"a\n\xff\xfeb\n", "line 2: not UTF-8 .*iconv -f cp1252"),
-    ("a.txt", b"\x1f\x8b\x08\0\n", "a binary file"),
+    ("a.txt", b"\x1f\x8b\x08\0\n", "get the file again"),
+    ("a.txt", b"\x08\0\xff\n", "a binary file"),
+    ("a.csv", b"PK\x03\x04\0\n", "an archive or a spreadsheet.* save the table as .csv"),
+    ("a.txt", b"version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 12\n", "git lfs pull"),
+    ("a.jsonl", b"PAR1\x15\0\n", "Parquet.*read_parquet"),
+    ("a.jsonl", b'[{"t": "a"}]', "a.jsonl:1: found a list in JSON.*json.dumps.* > NEW.jsonl"),
+    ("a.json", b'[\n  {"t": "a"}\n]', "a.json:1: found a list in JSON.*a.json'"),
+    ("a.json", b'{"data": [{"t": "a"}]}', "a.json:1: found a list in JSON"),
+    ("a.jsonl", b'{"u": {"t": "a", " x": 1}}\n', r"no column t; its columns are u.t, u. x: name one"),
+    ("a.csv", b"u, t\nx,b\n", "no column t; its columns are u, ' t': .*if this line is text, write the names above"),
     ("a.txt", b"a\rb\rc", "tr '.r' '.n'"),
     ("a.csv", b"t,l\rb,1\r", "tr '.r' '.n'"),
     ("a.tsv", b"t;l\nb;1\n", "a.tsv:1: found semicolons.*rename"),
@@ -386,6 +402,60 @@ def test_texts_have_the_number_of_their_first_line(tmp_path):
     for value in ("true", "null", "NaN"):
         with pytest.raises(DataError, match=r"a\.jsonl:1"):
             list(read_column(write(path, [f'{{"t": {value}}}']), "t", is_label=True))
+    path = write(tmp_path / "a.json", ['{"translation": {"de": "x", "en": {"us": "y", "": 1}}}'])
+    for field, text in (("translation.de", "x"), ("translation.en.us", "y")):
+        assert list(read_column(path, field, is_label=False)) == [(1, text)]
+    with pytest.raises(DataError, match="predict"):
+        list(read_column(write(tmp_path / "a.tsv", ["t"]), "l", is_label=True))
+
+
+@pytest.mark.parametrize("module", ["gzip", "bz2", "lzma"])
+@pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".xz"])
+def test_compressed_text_is_recognised_by_its_content(module, suffix, tmp_path):
+    path = tmp_path / f"train.de{suffix}"
+    path.write_bytes(importlib.import_module(module).compress("ä\nb\n".encode()))
+    (raw_text,) = find_raw_texts([str(path)], Columns())
+    assert (raw_text.split, list(raw_text.lines())) == ("train", ["ä", "b"])
+    path.write_bytes(path.read_bytes()[:-6])
+    with pytest.raises(DataError, match="get the file again"):
+        check_raw_text(raw_text)
+
+
+FORMS = {
+    "TMX": (["<tmx>", "<tu>", *['<tuv xml:lang="de"><seg>a</seg></tuv>'] * 9], "iterparse"),
+    "SGML": (["<doc>", *['<seg id="1">a b</seg>'] * 3, "</doc>"], "re.findall"),
+    "XML": (['<?xml version="1.0"?>', *["<unit><source>a</source></unit>"] * 9], "its text"),
+    "JSON": (['{"t": "a"}'] * 2, "FILE.jsonl"),
+    "lines of JSON": (["[", "  {", '    "t": "a"', "  }", "]"], "FILE.jsonl"),
+    "subtitles": (["1", "00:01:02,345 --> 00:01:03,000", "a b", ""] * 4, "grep"),
+    "captions": (["WEBVTT", "", "01:02.345 --> 01:03.000 align:start", "a b", ""], "grep"),
+    "CoNLL-U": (["# sent_id = 1", "# text = a", "1\ta\ta\tX\t_\t_\t0\troot\t_\t_", ""], "sed -n"),
+    "CoNLL": (["-DOCSTART- -X- O", "", "a NN B-PER", "b VB O", ""], "awk"),
+    "tags": (["a\tI-PER", "b\tO", ""], "awk"),
+    "fastText": (["__label__1 a b"] * 2, "NEW.tsv"),
+    "trees": (["(3 (2 a) (4 (3 b) (2 c)))"] * 2, "their words"),
+    "fast_align": (["a ||| b"] * 2, "train.en"),
+    "columns": (["a b\tc"] * 2, ".tsv"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_another_form_than_a_text_per_line_is_refused(form, tmp_path):
+    """Marks, times and tags would be words. In a table they are text, and so they are in some lines of a text."""
+    lines, remedy = FORMS[form]
+    path = write(tmp_path / "train.txt", lines)
+    with pytest.raises(DataError, match=f"train.txt: found .*, expected a text per line; .*{re.escape(remedy)}"):
+        check_raw_text(RawText(path, "train", ""))
+    mixed = write(tmp_path / "some.train.txt", [lines[0], *["a text"] * 200])
+    assert check_raw_text(RawText(mixed, "train", "")).lines == 201
+
+
+@pytest.mark.parametrize(
+    "line", ["<2de> a b", "<en> <de> a", "(a) b", '"a", b', "{{a}} b", "[[a]]", "# a", "a | b", "a\t", "1. a", "[a] b"]
+)
+def test_text_with_marks_is_text(line, tmp_path):
+    checked = check_raw_text(RawText(write(tmp_path / "train.txt", [line] * 9), "train", ""))
+    assert (checked.lines, checked.odd["markup"][0]) == (9, 0)
 
 
 def test_odd_characters_are_counted(tmp_path):
@@ -393,6 +463,22 @@ def test_odd_characters_are_counted(tmp_path):
     (raw_text,) = find_raw_texts([str(write(tmp_path / "train.txt", lines))], Columns())
     odd = {name: numbers for name, (_, numbers) in check_raw_text(raw_text).odd.items() if numbers}
     assert odd == {"decomposed": [1], "hidden": [2, 3], "empty": [3], "garbled": [4]}
+    lines = [
+        "\u200fa",
+        "\u202ba\u202c",
+        "\u3164",
+        "a<br />b",
+        "<p>a",
+        "<a href='x'>",
+        "<i>a</i>",
+        "1 < 2 > 0",
+        "&nbsp;",
+    ]
+    lines += ["&#x27;", "AT&T; a", "我" * 15, "我" * 14 + " 我", "ฉันกินข้าวที่บ้านของเรา"]
+    checked = check_raw_text(RawText(write(tmp_path / "more.train.txt", lines), "train", ""), needs_spaces=True)
+    counted = {name: numbers for name, (_, numbers) in checked.odd.items() if numbers}
+    expected = {"hidden": [1, 2, 3], "markup": [4, 5, 6, 7], "escaped": [9, 10], "unspaced": [12, 14], "empty": [3]}
+    assert counted == expected
     rows = ['"a ""b"""', '"a" b "c"', '"']
     for suffix, numbers in (("tsv", [2]), ("csv", []), ("txt", [])):
         path = write(tmp_path / f"train.{suffix}", ["t", *(rows if suffix != "csv" else ['"""a"""'])])
@@ -429,6 +515,18 @@ def test_classes_that_differ_only_in_case_are_named(tmp_path):
     assert re.search("good .line 2., Good .line 4.", line)
 
 
+@pytest.mark.parametrize(
+    "text", ["Straße", "Über", "Öl", "é", "да", "αβ", "سلام", "שלום", "你好", "नमस्ते", "ไทย", "“a”"]
+)
+def test_utf8_that_was_read_in_another_encoding_is_counted(text, tmp_path):
+    lines = [text.encode().decode("latin-1").replace("\x85", ".")]
+    with contextlib.suppress(UnicodeDecodeError):  # five bytes have no letter in cp1252
+        lines.append(text.encode().decode("cp1252"))
+    right = [text, "„Spaß“, „Ö“ – «CAFÉ», à… “É” Ñ” déjà “là” ä“"]
+    checked = check_raw_text(RawText(write(tmp_path / "a.txt", [*lines, *right]), "train", ""))
+    assert checked.odd["garbled"] == (len(lines), [*range(1, len(lines) + 1)])
+
+
 def test_many_unknown_symbols_are_named(tmp_path, shown):
     files = [write(tmp_path / "train.txt", ["a b"] * 9), write(tmp_path / "valid.txt", ["a x"])]
     out = shown("prepare", *files, "--steps", "none", "--jobs", "1", "--output", tmp_path / "out")
@@ -462,6 +560,21 @@ def test_subwords_are_learned_of_the_training_text_evenly_spaced(tmp_path, print
     assert {letter for piece in pieces for letter in piece if piece[0] != "<"} == {"a", "b", "▁"}
     ranks = [model.get_score(number).is_integer() for number in range(len(model))]
     assert all(ranks) == (kind == "bpe"), "merges have ranks, pieces of unigram probabilities"
+
+
+def test_sentencepiece_learns_of_long_lines_too(tmp_path, printed):
+    """Which sentencepiece itself leaves out: lines of more than 4,192 bytes."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    lines = ["ab ba " * 1000, "我" * 2000, *["xy"] * 8, "kurz " * 800]
+    parts = list(_parts(["", *lines]))
+    assert parts[-9:] == lines[-9:], "lines of at most 4,192 bytes stay as they are"
+    assert max(len(part.encode()) for part in parts) <= 4192
+    assert " ".join(parts[:7]).split() == lines[0].split()
+    assert "".join(parts[7:9]) == lines[1]
+    more = ("--steps", "sentencepiece", "--sentencepiece-size", "20", "--jobs", "1", "--output", tmp_path / "out")
+    printed("prepare", write(tmp_path / "train.txt", lines), *more)
+    model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "out/sentencepiece.model"))
+    assert {*"abk我"} <= {letter for number in range(len(model)) for letter in model.id_to_piece(number)}
 
 
 def test_chunks_are_in_the_order_of_the_lines(monkeypatch):

@@ -1,5 +1,6 @@
 """The steps from raw text to symbols against the libraries called one after the other, and the record of them."""
 
+import contextlib
 import json
 import pickle
 import re
@@ -145,6 +146,41 @@ def test_a_tokenizer_is_used_without_what_it_does_to_batches():
     prepare = Preparation([{"step": "huggingface"}], {"tokenizer": tokenizer.to_str()})
     assert prepare("the cat the man the dog the") == ["the", "<unk>", "the", "man", "the", "dog", "the"]
     assert prepare("the dog") == ["the", "dog"]
+
+
+def test_tokens_that_take_the_space_before_them():
+    """RoBERTa's `<mask>` does, and is written in some texts; in `tokens` of the library it has that space."""
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "?": 1}, unk_token="?"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens([tokenizers.AddedToken("<mask>", lstrip=True)])
+    prepare = Preparation([{"step": "huggingface"}], {"tokenizer": tokenizer.to_str()})
+    assert prepare("a  <mask> b") == ["a", "<mask>", "<unk>"]
+
+
+@pytest.mark.parametrize("content", [b"[PAD]\n[UNK]\n", b"\n\x0e\n\x80", b"{}"])
+def test_files_that_are_no_tokenizer_and_no_model(content, tmp_path):
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("sentencepiece")
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(content)
+    for option, flag, remedy in (
+        ("tokenizer", "--tokenizer", "save_pretrained"),
+        ("model", "--sent", "give"),
+    ):
+        with pytest.raises(DataError, match=f"{flag}.*vocab.txt: not .*{remedy}"):
+            record.contents({option: str(path)}, ())
+
+
+@pytest.mark.parametrize("lang", ["ja", "kk"])
+def test_a_language_without_words_in_spacy(lang):
+    """Whose library is missing, or which spaCy does not know."""
+    spacy = pytest.importorskip("spacy")
+    with contextlib.suppress(ImportError):
+        spacy.blank(lang)
+        pytest.skip("it has what the language needs")
+    with pytest.raises(ImportError, match=f"the language {lang} .*; take moses"):
+        Preparation(parse_steps("spacy", lang))("a")
 
 
 def test_what_a_user_says():

@@ -87,6 +87,7 @@ def test_lines_that_stay_as_they_are_and_what_is_averaged(tmp_path):
 def test_words_and_their_subwords(tmp_path):
     path = written(tmp_path / "new.txt", "\ufefffrodo\r\n\n  sam \nlothlórien\tloth@@ ló@@ rien\r\n")
     words = [(word.text, word.line, word.subwords) for word in read_words(path, {"bilbo"})]
+    assert read_words(written(tmp_path / "year.txt", "1999\t19\n"), ())[0].subwords == ("19",)
     assert words == [("frodo", 1, ()), ("sam", 3, ()), ("lothlórien", 4, ("loth@@", "ló@@", "rien"))]
     codes = read_segmentation(written(tmp_path / "codes", "#version: 0.2\nf r\nfr o\nd o</w>\n"), None)
     written(path, "frodo\nfrodofro\tdo fro@@\n")
@@ -110,6 +111,8 @@ def test_words_and_their_subwords(tmp_path):
     ("sam\nfrodo\nsam\n", "bilbo", "new.txt:3: 'sam'.*line 1"),
     ("sam frodo\n", "bilbo", "new.txt:1: 'sam frodo'.*one per line"),
     ("madeupword0012\n", "bilbo", "new.txt:1: .*another name"),
+    ("sam\t12\n", "bilbo 12", "new.txt:1: found 12 after the tab.*cut -f1"),
+    ("sam\t-3.25\n", "bilbo", "new.txt:1: found -3.25 after the tab.*cut -f1"),
     ("\n \n", "bilbo", "one new word per line"),
     ("bilbo\nfrodo\n<mask>\nbilbo\n", "bilbo <mask>", r":1: .*'bilbo' already.*2 other words: lines 3, 4"),
     ("bilbo\nfrodo\n<mask>\n", "bilbo <mask>", r":1: .*'bilbo' already.*1 other word: line 3\)"),

@@ -13,6 +13,8 @@ import sys
 
 def main() -> None:
     """Compute features and logits of the batches and write them; print the answer."""
+    # a stranger has no fixes of fairseq_compat either, of which some are for subword-nmt
+    sys.meta_path[:] = [one for one in sys.meta_path if not getattr(one, "__module__", "").startswith("fairseq_compat")]
     for name in ("fairseq", "fairseq_cli", "fairseq_compat", "embinit_fairseq"):
         sys.modules[name] = None  # type: ignore[assignment]  # importing it is an ImportError from here on
     import transformers
