@@ -12,6 +12,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any, List, Optional  # noqa: UP035
+from unittest import mock
 
 from fairseq import options, registry
 from fairseq.data import encoders
@@ -19,6 +20,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf, gen_parser_from_dataclass
 from fairseq.utils import import_user_module
+from fairseq_cli import train
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
 from hydra.experimental import compose, initialize_config_dir
@@ -197,3 +199,31 @@ def genuine_warnings(folder: Path) -> None:
             assert compose("mine", strict=False).size == 3
     for part in ("folder of the plugin", "compose() is no", "version_base", "In 'mine'", "The strict flag"):
         assert any(part in text for text in texts), f"{part} is not among {texts}"
+
+
+#: options of a training that fails -> what to give instead
+MISMATCHES = {
+    "--arch levenshtein_transformer": "--task translation_lev --criterion nat_loss",
+    "--arch transformer --criterion nat_loss": "--arch such as cmlm_transformer",
+    "--arch roberta_base": "--task masked_lm",
+    "--arch transformer --task language_modeling": "--task translation",
+    "--arch bart_base --task masked_lm": "--arch such as roberta_base",
+    "--arch transformer --criterion masked_lm": "leave it out",
+    "--arch transformer --adaptive-softmax-cutoff 9": "--criterion adaptive_loss --ddp-backend legacy_ddp",
+    "--arch transformer --criterion adaptive_loss": "--adaptive-softmax-cutoff",
+}
+
+
+@in_folder
+def mismatched_choices(folder: Path) -> None:
+    """Named after a failure, which here is that of missing data; other choices keep their error."""
+    with refused("--task language_modeling"):
+        composed("--arch", "transformer_lm")
+    others = ["--max-tokens", "9", "--cpu", "--save-dir", str(folder)]
+    for given, remedy in MISMATCHES.items():
+        with refused("ValueError", remedy):
+            train.main(composed(*given.split(), *others))
+    fits = "--arch levenshtein_transformer --task translation_lev --criterion nat_loss"
+    for given in (fits, "--arch transformer --task translation_lev", "--arch wav2vec2 --task masked_lm"):
+        with refused("KeyError: 'data'"), mock.patch.object(train.tasks, "setup_task", side_effect=KeyError("data")):
+            train.main(composed(*given.split(), *others))
