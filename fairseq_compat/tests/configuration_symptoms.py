@@ -21,6 +21,7 @@ from fairseq.dataclass.configs import FairseqConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf, gen_parser_from_dataclass
 from fairseq.utils import import_user_module
 from fairseq_cli import train
+from fairseq_compat.fixes.mismatched_choices import mismatch
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
 from hydra.experimental import compose, initialize_config_dir
@@ -201,29 +202,36 @@ def genuine_warnings(folder: Path) -> None:
         assert any(part in text for text in texts), f"{part} is not among {texts}"
 
 
-#: options of a training that fails -> what to give instead
-MISMATCHES = {
-    "--arch levenshtein_transformer": "--task translation_lev --criterion nat_loss",
-    "--arch transformer --criterion nat_loss": "--arch such as cmlm_transformer",
-    "--arch roberta_base": "--task masked_lm",
-    "--arch transformer --task language_modeling": "--task translation",
-    "--arch bart_base --task masked_lm": "--arch such as roberta_base",
-    "--arch transformer --criterion masked_lm": "leave it out",
-    "--arch transformer --adaptive-softmax-cutoff 9": "--criterion adaptive_loss --ddp-backend legacy_ddp",
-    "--arch transformer --criterion adaptive_loss": "--adaptive-softmax-cutoff",
+#: --arch, --task and --criterion -> what to give instead; "" if they fit
+CHOICES = {
+    "levenshtein_transformer translation nat_loss": "--task translation_lev --criterion nat_loss",
+    "levenshtein_transformer translation_lev cross_entropy": "--task translation_lev --criterion nat_loss",
+    "transformer translation_lev nat_loss": "--arch such as cmlm_transformer",
+    "roberta_base translation cross_entropy": "--task masked_lm",
+    "bart_base masked_lm masked_lm": "--task translation or denoising, or an --arch such as roberta_base",
+    "transformer_lm denoising cross_entropy": "--task language_modeling",
+    "transformer translation masked_lm": "leave it out",
+    "transformer translation adaptive_loss": "--adaptive-softmax-cutoff",
+    "levenshtein_transformer translation_lev nat_loss": "",
+    "transformer translation_lev cross_entropy": "",
+    "roberta_base sentence_prediction sentence_prediction": "",
+    "wav2vec2 masked_lm cross_entropy": "",
+    "of_a_plugin translation masked_lm": "",
 }
 
 
 @in_folder
 def mismatched_choices(folder: Path) -> None:
-    """Named after a failure, which here is that of missing data; other choices keep their error."""
+    """Named after a failure, which here is that of missing data; other failures keep their error."""
     with refused("--task language_modeling"):
         composed("--arch", "transformer_lm")
     others = ["--max-tokens", "9", "--cpu", "--save-dir", str(folder)]
-    for given, remedy in MISMATCHES.items():
-        with refused("ValueError", remedy):
-            train.main(composed(*given.split(), *others))
-    fits = "--arch levenshtein_transformer --task translation_lev --criterion nat_loss"
-    for given in (fits, "--arch transformer --task translation_lev", "--arch wav2vec2 --task masked_lm"):
-        with refused("KeyError: 'data'"), mock.patch.object(train.tasks, "setup_task", side_effect=KeyError("data")):
-            train.main(composed(*given.split(), *others))
+    with refused("ValueError", "--task translation or denoising"):
+        train.main(composed("--arch", "transformer", "--task", "language_modeling", *others))
+    with refused("ValueError", "--criterion adaptive_loss --ddp-backend legacy_ddp"):
+        train.main(composed("--arch", "transformer", "--adaptive-softmax-cutoff", "9", *others))
+    with refused("KeyError"), mock.patch.object(train.tasks, "setup_task", side_effect=KeyError("its own")):
+        train.main(composed("--arch", "transformer", *others))
+    for choices, remedy in CHOICES.items():
+        assert remedy in (mismatch(*choices.split()) or "") and bool(remedy) == bool(mismatch(*choices.split()))
+    assert mismatch("transformer_lm", "language_modeling", "adaptive_loss", "9") is None

@@ -2,11 +2,11 @@
 
 Symptom: ``--arch transformer_lm`` without ``--task``: ``Interpolation key 'task.tokens_per_sample' not found``;
     ``roberta_base``: ``can only concatenate tuple (not "int") to tuple``. ``--task language_modeling`` with a
-    translation model: ``no attribute 'supported_targets'``; ``--task masked_lm`` with ``bart_base``: ``missing 1 required
-    positional argument: 'prev_output_tokens'``. ``levenshtein_transformer`` without its task or criterion: ``missing 1
-    required positional argument: 'tgt_tokens'``, ``KeyError: 'prev_target'``. ``--adaptive-softmax-cutoff`` without
-    ``adaptive_loss``: ``modified by an inplace operation``; the loss without the option: ``AssertionError``.
-Where: fairseq_cli/train.py:88 (``build_model``) and on, fairseq/dataclass/utils.py:350; the default task is translation.
+    translation model: ``no attribute 'supported_targets'``; ``--task masked_lm`` with ``bart_base``: ``missing 1
+    required positional argument: 'prev_output_tokens'``. ``levenshtein_transformer`` without its task or criterion:
+    ``missing 1 required positional argument: 'tgt_tokens'``, ``KeyError: 'prev_target'``. An adaptive softmax without
+    ``adaptive_loss``: ``modified by an inplace operation``; the loss without the softmax: ``AssertionError``.
+Where: fairseq_cli/train.py:88 (``build_model``) and on, fairseq/dataclass/utils.py:350. The default task is translation.
 Remedy: an error that says which choice does not fit and what to give. It comes only after fairseq has failed, so
     nothing that works is refused.
 Upstream: fairseq issues 760, 1599, 3049, 4056, 4988.
