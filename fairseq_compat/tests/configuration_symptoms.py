@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, List, Optional  # noqa: UP035
 from unittest import mock
 
-from fairseq import options, registry
+from fairseq import checkpoint_utils, options, registry
 from fairseq.data import encoders
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf, gen_parser_from_dataclass
 from fairseq.utils import import_user_module
-from fairseq_cli import train
+from fairseq_cli import eval_lm, generate, interactive, train
 from fairseq_compat.fixes.mismatched_choices import mismatch
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
@@ -220,6 +220,17 @@ CHOICES = {
 }
 
 
+#: command, architecture of its checkpoint, what to do; the other errors are those of missing data
+COMMANDS = [
+    (eval_lm, "roberta_base", "fairseq-validate"),
+    (eval_lm, "transformer_lm", "FileNotFoundError"),
+    (generate, "roberta_base", "fairseq-validate"),
+    (generate, "transformer_lm", "--task language_modeling"),
+    (generate, "transformer", "FileNotFoundError"),
+    (interactive, "of_a_plugin", "FileNotFoundError"),
+]
+
+
 @in_folder
 def mismatched_choices(folder: Path) -> None:
     """Named after a failure, which here is that of missing data; other failures keep their error."""
@@ -230,8 +241,15 @@ def mismatched_choices(folder: Path) -> None:
         train.main(composed("--arch", "transformer", "--task", "language_modeling", *others))
     with refused("ValueError", "--criterion adaptive_loss --ddp-backend legacy_ddp"):
         train.main(composed("--arch", "transformer", "--adaptive-softmax-cutoff", "9", *others))
+    config = composed("--arch", "transformer", *others)
     with refused("KeyError"), mock.patch.object(train.tasks, "setup_task", side_effect=KeyError("its own")):
-        train.main(composed("--arch", "transformer", *others))
+        train.main(config)
+    config.common_eval.path = "model.pt"
+    for command, arch, remedy in COMMANDS:
+        state = {"cfg": {"model": Namespace(_name=arch)}}
+        with refused(remedy), mock.patch.object(checkpoint_utils, "load_checkpoint_to_cpu", return_value=state):
+            command.main(config)
     for choices, remedy in CHOICES.items():
-        assert remedy in (mismatch(*choices.split()) or "") and bool(remedy) == bool(mismatch(*choices.split()))
+        assert remedy in (reason := mismatch(*choices.split()) or "")
+        assert bool(remedy) == bool(reason)
     assert mismatch("transformer_lm", "language_modeling", "adaptive_loss", "9") is None

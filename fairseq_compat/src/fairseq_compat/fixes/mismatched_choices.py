@@ -6,15 +6,20 @@ Symptom: ``--arch transformer_lm`` without ``--task``: ``Interpolation key 'task
     required positional argument: 'prev_output_tokens'``. ``levenshtein_transformer`` without its task or criterion:
     ``missing 1 required positional argument: 'tgt_tokens'``, ``KeyError: 'prev_target'``. An adaptive softmax without
     ``adaptive_loss``: ``modified by an inplace operation``; the loss without the softmax: ``AssertionError``.
-Where: fairseq_cli/train.py:88 (``build_model``) and on, fairseq/dataclass/utils.py:350. The default task is translation.
+    ``fairseq-eval-lm`` of a model that is no language model: ``no attribute 'eval_lm_dataloader'``. fairseq-generate of
+    a language model without ``--task``: ``Could not infer language pair``.
+Where: fairseq_cli/train.py:88 (``build_model``) and on, fairseq/dataclass/utils.py:350; the default task is
+    translation. fairseq_cli/eval_lm.py:287, fairseq_cli/generate.py:83, fairseq_cli/interactive.py:129.
 Remedy: an error that says which choice does not fit and what to give. It comes only after fairseq has failed, so
     nothing that works is refused.
-Upstream: fairseq issues 760, 1599, 3049, 4056, 4988.
+Upstream: fairseq issues 751, 760, 1324, 1599, 1801, 2496, 3049, 4056, 4988.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import os
 from argparse import Namespace
 
 from fairseq_compat.patches import wrap
@@ -104,5 +109,45 @@ def patch_train(module) -> None:
             raise
 
 
+def wrong_command(command: str, task: str, path: str) -> str | None:
+    """Return why a command cannot use a checkpoint, and what to give; None if it may, or is no checkpoint."""
+    from fairseq import checkpoint_utils, models
+
+    arch, kind = "", None
+    with contextlib.suppress(Exception):  # whose cause is the command's error
+        arch = checkpoint_utils.load_checkpoint_to_cpu(path)["cfg"]["model"]._name
+        kind = kind_of(models.ARCH_MODEL_REGISTRY[arch])
+    found = f"{path} is {kind} (--arch {arch})"
+    if command == "eval_lm" and kind not in (None, LM):
+        return f"fairseq-eval-lm is for language models, and {found}: fairseq-validate prints its perplexity"
+    if command != "eval_lm" and kind == ENCODER:
+        return (
+            f"fairseq-{command} is for models with a decoder, and {found}: fairseq-validate evaluates it; its "
+            "from_pretrained in Python classifies and fills masks"
+        )
+    if command != "eval_lm" and kind == LM and task != TASKS_OF[LM]:
+        return f"{found}: give --task {TASKS_OF[LM]}"
+    return None
+
+
+def patch_command(module) -> None:
+    @wrap(module)
+    def main(original, cfg, *args, **options):
+        try:
+            return original(cfg, *args, **options)
+        except Exception as error:
+            if isinstance(cfg, Namespace):
+                task, path = getattr(cfg, "task", ""), getattr(cfg, "path", "")
+            else:
+                task, path = cfg.task._name, cfg.common_eval.path
+            command = module.__name__.rpartition(".")[2]
+            if reason := wrong_command(command, task, (path or "").partition(os.pathsep)[0]):
+                raise ValueError(reason) from error
+            raise
+
+
+PATCHES = {"fairseq_cli.train": patch_train, "fairseq.dataclass.utils": patch_conversion}
+
+
 def patch(module):
-    (patch_train if module.__name__ == "fairseq_cli.train" else patch_conversion)(module)
+    PATCHES.get(module.__name__, patch_command)(module)
