@@ -24,6 +24,7 @@ from embinit_fairseq.runs.recorded import Undo, recorded_undo
 from embinit_fairseq.runs.translations import (
     Translations,
     check_dictionaries,
+    is_glued,
     read_lines,
     read_translations,
     translations_in,
@@ -242,7 +243,9 @@ def _reference_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
     metric = SCORES["bleu"].metric(request.lowercase, texts.lang, request.tokenize)
     bleu = metric.corpus_score(own, [expected]).score if own else 100.0
     words, expected_words = (sum(len(line.split()) for line in lines) for lines in (own, expected))
-    if bleu < _LEAST_BLEU or (has_spaces(texts.lang) and abs(words - expected_words) > _MOST_WORDS * expected_words):
+    if texts.translated.is_joined and has_spaces(texts.lang) and is_glued(texts.translated.tokens, texts.text):
+        yield f"{log} has lines D- and T- without spaces, of --bpe with --remove-bpe: translate again with one of them"
+    elif bleu < _LEAST_BLEU or (has_spaces(texts.lang) and abs(words - expected_words) > _MOST_WORDS * expected_words):
         yield (
             f"{name} has the sentences of {log} in another form: its {expected_words:,} words are {words:,} in the "
             f"log's T- lines, joined as the translations are, which themselves score {bleu:.1f} BLEU; name text that "

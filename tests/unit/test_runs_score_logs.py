@@ -277,3 +277,18 @@ def test_what_fairseq_has_joined_stays_and_a_models_file_is_named(recorded, run,
     (recorded / "model").unlink()
     generate_log(log, PIECES, data=recorded)
     assert "--detokenize sentencepiece=MODEL moses" in refused(*call)
+
+
+def test_what_fairseq_has_joined_twice(run, printed, capsys) -> None:
+    """Lines D- and T- without spaces, of --bpe and --remove-bpe sentencepiece; without options it is a note."""
+    log, call = Path("joined.log"), ["score", "joined.log", "--ref", "raw"]
+    glued = [line.replace(" ", "") for line in RAW]
+    printed_log(log, RAW, glued, post_process="sentencepiece", bpe="sentencepiece")
+    marked = log.read_text().splitlines()
+    marked[1:1] = [f"D-{at}\t-0.5\t{line}" for at, line in enumerate(glued)]
+    write_lines(log, marked)
+    assert printed(*call)["bleu"]["score"] == pytest.approx(100)
+    capsys.readouterr()
+    write_lines(log, [line for line in marked if line[1:2] == "-"])
+    assert main(call) == 0
+    assert "--remove-bpe: translate again" in capsys.readouterr().err

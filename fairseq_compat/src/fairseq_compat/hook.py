@@ -61,7 +61,14 @@ FIXES = {
     "fairseq.hub_utils": ("line_ends", "skipped_sentences"),
     "fairseq.models.bart.hub_interface": ("skipped_sentences",),
     "fairseq_cli.preprocess": ("line_ends", "broken_options", "text_pairs"),
-    "fairseq_cli.interactive": ("line_ends", "shards", "replaced_words", "whole_lines", "mismatched_choices"),
+    "fairseq_cli.interactive": (
+        "line_ends",
+        "shards",
+        "replaced_words",
+        "whole_lines",
+        "subword_marks",
+        "mismatched_choices",
+    ),
     "fairseq_cli.score": ("line_ends", "scoring_options"),
     "fairseq.logging.progress_bar": ("continued_trackers",),
     # tools that prepare text for fairseq
@@ -92,6 +99,7 @@ FIXES = {
         "scoring_options",
         "replaced_words",
         "whole_lines",
+        "subword_marks",
         "fused_dictionaries",
         "mismatched_choices",
     ),
