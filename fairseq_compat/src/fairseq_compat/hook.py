@@ -83,7 +83,7 @@ FIXES = {
     "fairseq.tasks.multilingual_masked_lm": ("whole_words",),
     "fairseq.tasks.denoising": ("whole_words",),
     "fairseq.tasks.multilingual_denoising": ("whole_words",),
-    "fairseq.tasks.fairseq_task": ("resumed_batches", "broken_options"),
+    "fairseq.tasks.fairseq_task": ("resumed_batches", "broken_options", "text_pairs"),
     "fairseq.tasks.sentence_prediction": ("checked_labels", "long_texts", "byte_order_marks"),
     "fairseq.tasks.audio_finetuning": ("byte_order_marks",),
     "fairseq.tasks.translation_from_pretrained_bart": ("pretrained_bart_options",),

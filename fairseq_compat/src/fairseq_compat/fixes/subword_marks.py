@@ -1,4 +1,4 @@
-"""fairseq-eval-lm --remove-bpe: perplexity per subword, not per word; --post-process @@ joins nothing.
+"""fairseq-eval-lm --remove-bpe: perplexity per subword; --post-process @@ joins nothing, sentencepiece twice.
 
 Symptom: (a) ``fairseq-eval-lm --remove-bpe`` (and ``--post-process subword_nmt`` or ``none``) prints the perplexity per
     subword as that per word, or an error: only ``'@@ '`` works. (b) ``--post-process @@`` joins nothing: ``do@@ gs``
