@@ -3,7 +3,9 @@
 Symptom: ``--write-checkpoints-asynchronously`` without iopath trains nothing and ends with exit status 0.
     ``--use-plasma-view`` in any command: ``'PlasmaStore' object has no attribute 'server'``, ``'PlasmaView' object has
     no attribute '_client'``; ``--tpu`` without torch_xla: ``'NoneType' object has no attribute 'xla_device'``.
-Where: fairseq/file_io.py:172 (``PathManager.opena``), fairseq/data/plasma_utils.py, fairseq/trainer.py.
+    ``--criterion ctc`` without editdistance, which no installation of fairseq brings, loses the first epoch.
+Where: fairseq/file_io.py:172 (``PathManager.opena``), fairseq/data/plasma_utils.py, fairseq/trainer.py,
+    fairseq/criterions/ctc.py:159 (imported in the first validation).
 Remedy: an error before the command begins, which names the package.
 Can go: with a fairseq that says so.
 """
@@ -25,14 +27,21 @@ MODULES = {
 }
 
 
+def modules_for(cfg) -> dict[str, tuple[str, str]]:
+    """Return option -> module that it needs and remedy, for the options of a configuration."""
+    options = {option: found for (section, option), found in MODULES.items() if cfg[section][option]}
+    if getattr(cfg["criterion"], "_name", None) == "ctc" and not cfg["dataset"]["disable_validation"]:
+        options["criterion ctc"] = ("editdistance", "pip install editdistance, or give --disable-validation")
+    return options
+
+
 def check(cfg) -> None:
     """Raise ImportError if a configuration has an option whose package is missing."""
-    for (section, option), (name, remedy) in MODULES.items():
-        if cfg[section][option]:
-            try:
-                importlib.import_module(name)
-            except ImportError as error:
-                raise ImportError(f"--{option.replace('_', '-')} needs {name}: {remedy}") from error
+    for option, (name, remedy) in modules_for(cfg).items():
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ImportError(f"--{option.replace('_', '-')} needs {name}: {remedy}") from error
 
 
 def patch_train(module) -> None:
