@@ -292,3 +292,28 @@ def test_what_fairseq_has_joined_twice(run, printed, capsys) -> None:
     write_lines(log, [line for line in marked if line[1:2] == "-"])
     assert main(call) == 0
     assert "--remove-bpe: translate again" in capsys.readouterr().err
+
+
+def test_a_mark_that_was_left_in_is_named(run, capsys) -> None:
+    """At the beginning or end of all lines of one text, and of none of the other."""
+    texts = [f"{letter} man {letter * 3}" for letter in "abcdefghijkl"]
+    marked = {
+        "'__de__'": [f"__de__ {line}" for line in texts],
+        "']'": [f"{line}[de_DE]" for line in texts],
+        "'>'": [f"{line}</s>" for line in texts],
+        "')'": [f"{line} (utt-{line[0]})" for line in texts],
+    }
+    for sign, lines in marked.items():
+        for hypothesis, reference in ((lines, texts), (texts, lines)):
+            write_lines(Path("h"), hypothesis)
+            write_lines(Path("r"), reference)
+            assert main(["score", "h", "--ref", "r"]) == 0
+            said = capsys.readouterr().err
+            assert sign in said
+            assert ("lines of r " in said) == (lines is reference)
+    stops = [f"{line}." for line in texts]
+    for hypothesis, reference in ((texts, stops), (marked["']'"], marked["']'"]), (lines[:9], texts[:9])):
+        write_lines(Path("h"), hypothesis)
+        write_lines(Path("r"), reference)
+        assert main(["score", "h", "--ref", "r"]) == 0
+        assert "mark" not in capsys.readouterr().err
