@@ -42,9 +42,9 @@ def kind_of(model: type) -> str | None:
     """Return the kind of a class of models; None for others, such as those of audio."""
     from fairseq import models
 
-    classes = (models.FairseqLanguageModel, LM), (models.FairseqEncoderModel, ENCODER)
-    classes += ((models.FairseqEncoderDecoderModel, BOTH),)
-    return next((kind for base, kind in classes if issubclass(model, base)), None)
+    classes = {models.FairseqLanguageModel: LM, models.FairseqEncoderModel: ENCODER}
+    classes[models.FairseqEncoderDecoderModel] = BOTH
+    return next((kind for base, kind in classes.items() if issubclass(model, base)), None)
 
 
 def mismatch(arch: str, task: str, criterion: str, cutoff: object = None) -> str | None:
@@ -81,10 +81,13 @@ def mismatch(arch: str, task: str, criterion: str, cutoff: object = None) -> str
     return None
 
 
-def explain(choices: list, options, error: Exception) -> None:
+def explain(choices: list[str | None], options, error: Exception) -> None:
     """Raise ValueError if a training has failed because its choices do not fit."""
-    if all(choices) and (reason := mismatch(*choices, getattr(options, "adaptive_softmax_cutoff", None))):
-        raise ValueError(reason) from error
+    arch, task, criterion = choices
+    if arch and task and criterion:
+        reason = mismatch(arch, task, criterion, getattr(options, "adaptive_softmax_cutoff", None))
+        if reason is not None:
+            raise ValueError(reason) from error
 
 
 def patch_conversion(module) -> None:
@@ -93,7 +96,8 @@ def patch_conversion(module) -> None:
         try:
             return original(args)
         except Exception as error:
-            explain([getattr(args, name, None) for name in ("arch", "task", "criterion")], args, error)
+            if "Interpolation key 'task." in str(error):  # an option of another task, as of language models
+                explain([getattr(args, name, None) for name in ("arch", "task", "criterion")], args, error)
             raise
 
 
@@ -104,8 +108,8 @@ def patch_train(module) -> None:
             return original(cfg, *args, **options)
         except Exception as error:
             if not isinstance(cfg, Namespace):  # whose conversion explains it
-                names = [getattr(cfg[key], "_name", None) for key in ("model", "task", "criterion")]
-                explain(names, cfg.model, error)
+                choices = [getattr(cfg[key], "_name", None) for key in ("model", "task", "criterion")]
+                explain(choices, cfg.model, error)
             raise
 
 

@@ -27,21 +27,19 @@ MODULES = {
 }
 
 
-def modules_for(cfg) -> dict[str, tuple[str, str]]:
-    """Return option -> module that it needs and remedy, for the options of a configuration."""
-    options = {option: found for (section, option), found in MODULES.items() if cfg[section][option]}
-    if getattr(cfg["criterion"], "_name", None) == "ctc" and not cfg["dataset"]["disable_validation"]:
-        options["criterion ctc"] = ("editdistance", "pip install editdistance, or give --disable-validation")
-    return options
-
-
 def check(cfg) -> None:
     """Raise ImportError if a configuration has an option whose package is missing."""
-    for option, (name, remedy) in modules_for(cfg).items():
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise ImportError(f"--{option.replace('_', '-')} needs {name}: {remedy}") from error
+    for (section, option), (name, remedy) in MODULES.items():
+        if cfg[section][option]:
+            find(f"--{option.replace('_', '-')}", name, remedy)
+
+
+def find(option: str, name: str, remedy: str) -> None:
+    """Raise ImportError if the module that an option needs is missing."""
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(f"{option} needs {name}: {remedy}") from error
 
 
 def patch_train(module) -> None:
@@ -49,6 +47,8 @@ def patch_train(module) -> None:
     def main(original, cfg, *args, **options):  # fairseq-hydra-train calls it, too
         if not isinstance(cfg, argparse.Namespace):  # which is converted, and checked, in it
             check(cfg)
+            if getattr(cfg.criterion, "_name", None) == "ctc" and not cfg.dataset.disable_validation:
+                find("--criterion ctc", "editdistance", "pip install editdistance, or give --disable-validation")
         return original(cfg, *args, **options)
 
 
