@@ -51,6 +51,8 @@ class _Parser(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with 2."""
+        if re.match(r"unrecognized arguments: .*\bfairseq[-_]", message):
+            message += "; the command of a training follows after --: embinit run DIR -- fairseq-train DATA ..."
         message = re.sub(r"^argument (\S+): (\S+: give )", r"\1 \2", message)  # of `at_least`
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 

@@ -26,6 +26,8 @@ _LAST = 30
 #: exit statuses above are signals
 _SIGNALS = 128
 _USAGE_ERROR = re.compile(r"\S+: error: ")
+#: torchrun's lines about its processes; after that of a failed one comes a report without the cause
+_TORCHRUN = re.compile(r"[WE]\d{4} .*\belastic\b.*\] (failed \(exitcode)?")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -107,6 +109,7 @@ class _Screen:
         self.is_live = sys.stderr.isatty() and not verbose and not quiet
         self.validations = 0
         self.tail: list[str] = []
+        self.has_failed = False  # a process of torchrun
 
     def show(self, line: str, log: RunLog) -> None:
         """Show a new line of the log, or its values."""
@@ -118,7 +121,10 @@ class _Screen:
             if log.level == "ERROR":
                 self.tail = [line.split(" | ", 3)[-1]]
             return
-        self.tail = [*self.tail[-_LAST:], line]
+        if of_torchrun := _TORCHRUN.match(line):
+            self.has_failed |= bool(of_torchrun[1])
+        elif not self.has_failed:
+            self.tail = [*self.tail[-_LAST:], line]
         if self.validations > before and not self.quiet:
             updates, values = list(log.validations.items())[-1]
             shown = ", ".join(f"{key} {value:g}" for key, value in values.items() if is_score(key))

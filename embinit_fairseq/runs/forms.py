@@ -46,6 +46,7 @@ _FORMS = {
     "JSON, or Python's lists and bytes": (r"""\s*(?:[\[{]\s*["'{\[]|b(["']).*\1$)""", 1),
     "XML, SGML or HTML": (r"\s*(?:<(\w+)\b[^<>]*>.*</\1>|</?[!?\w][^<>]*>)\s*$", 1),
     "colours of a terminal, whose control characters are missing": (r".*\[\d+(?:;\d+)*m", _NO_CHANCE),
+    "a log of OpenNMT": (r"(?:SENT|PRED|GOLD) (?:\d+|SCORE): |\[[-\d :,]+ INFO\]\s*$", _NO_CHANCE),
     "a log with a time in each line": (r"\W?\d{4}-\d\d-\d\d[T ]\d\d:\d\d", _NO_CHANCE),
     "a score or number before each sentence": (
         r"""["\[(]?(?:\d+\W+)?-\d+\.\d+|"?\d+"?[,;|](?=\S)""",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from embinit_fairseq.runs.recorded import Undo, recorded_undo
 from embinit_fairseq.runs.translations import (
     Translations,
     check_dictionaries,
+    is_glued,
     read_lines,
     read_translations,
     translations_in,
@@ -47,6 +49,12 @@ _LEAST_BLEU = 95.0
 #: relative difference of the numbers of words from which a text is joined in another way; Moses' tokens are 10 to 15 %
 #: more than the words of a text
 _MOST_WORDS = 0.04
+#: ends of sentences, which translations without an end lack
+_STOPS = frozenset(".!?\u3002\uff01\uff1f\u0964\u061f")
+#: where in a line -> its first or last word or sign; a mark that was left in is there in all lines
+_ENDS = {"begin": re.compile(r"\s*(\w+|[^\w\s])"), "end": re.compile(r".*?(\w+|[^\w\s])\s*$")}
+#: number of lines from which that is no chance; share of the lines that have it, and at most of the other text's
+_NO_CHANCE, _MARKED, _MOST_MARKED = 10, 0.9, 0.1
 #: key in the scores -> option of fairseq-generate, type
 _SETTINGS = {"beam": ("beam", int), "lenpen": ("lenpen", float), "checkpoint": ("path", str)}
 
@@ -216,6 +224,26 @@ def _translation_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
         yield f"{counted(left[0], 'translation')} of {len(text):,} in subwords: add --detokenize {left[1]}"
     elif texts.references and sum(line.endswith(" .") for line in text) >= _TOKENIZED and not translated.targets:
         yield "translations end in a separate period ( .): if the reference is text, add --detokenize moses"
+    for name, reference in zip(request.refs, texts.references):
+        yield from _mark_notes("translations", text, "references", reference)
+        yield from _mark_notes(f"lines of {name}", reference, "translations", text)
+
+
+def _mark_notes(name: str, lines: Sequence[str], others: str, expected: Sequence[str]) -> Iterator[str]:
+    """Say if nearly all lines begin or end alike, and hardly any of the other text does: with a language, or </s>."""
+    filled = [line for line in lines if line.strip()]
+    if len(filled) < _NO_CHANCE:
+        return
+    for verb, end in _ENDS.items():
+        signs, other = ([match[1] for line in part if (match := end.match(line))] for part in (filled, expected))
+        sign, number = Counter(signs).most_common(1)[0]
+        is_common = number >= _MARKED * len(filled) and other.count(sign) <= _MOST_MARKED * len(expected)
+        if is_common and sign not in _STOPS:
+            shown = filled[0].strip()[slice(20) if verb == "begin" else slice(-20, None)]
+            yield (
+                f"{number:,} of {len(filled):,} {name} {verb} with {sign!r} (as {shown!r}), and "
+                f"{other.count(sign):,} {others}: if it is a mark (a language, </s>, <pad>), remove it"
+            )
 
 
 def _reference_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
@@ -242,7 +270,9 @@ def _reference_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
     metric = SCORES["bleu"].metric(request.lowercase, texts.lang, request.tokenize)
     bleu = metric.corpus_score(own, [expected]).score if own else 100.0
     words, expected_words = (sum(len(line.split()) for line in lines) for lines in (own, expected))
-    if bleu < _LEAST_BLEU or (has_spaces(texts.lang) and abs(words - expected_words) > _MOST_WORDS * expected_words):
+    if texts.translated.is_joined and has_spaces(texts.lang) and is_glued(texts.translated.tokens, texts.text):
+        yield f"{log} has lines D- and T- without spaces, of --bpe with --remove-bpe: translate again with one of them"
+    elif bleu < _LEAST_BLEU or (has_spaces(texts.lang) and abs(words - expected_words) > _MOST_WORDS * expected_words):
         yield (
             f"{name} has the sentences of {log} in another form: its {expected_words:,} words are {words:,} in the "
             f"log's T- lines, joined as the translations are, which themselves score {bleu:.1f} BLEU; name text that "

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import platform
+import re
 import shlex
 import shutil
 import signal
@@ -441,6 +442,10 @@ def _processor_seconds() -> float:
 def _program(name: str) -> str:
     """Return the path of a program; raise OptionError if there is none."""
     path = shutil.which(name, path=_search_path())
+    if path is None and re.match(r"\w+=", name):
+        raise OptionError(
+            f"{name}: a variable, expected a program; write env before it: -- env {name} fairseq-train ..."
+        )
     if path is None:
         raise OptionError(f"{name}: no such program; install it, or activate the environment that has it")
     return path

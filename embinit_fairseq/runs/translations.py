@@ -74,7 +74,7 @@ class Translations:
     Attributes:
         path: the file.
         tokens: as the model made them.
-        decoded: as fairseq-generate has joined them; None for plain text.
+        decoded: as fairseq-generate has joined them; None for plain text, and if it has joined them twice.
         sources, targets: number of a sentence -> its source and its reference as fairseq-generate prints them.
         configuration: options of fairseq-generate, as it prints them.
         target_lang: target language in the options, or as fairseq-generate has found it in the data.
@@ -348,20 +348,34 @@ def read_translations(paths: Sequence[Path]) -> Translations:
             f"missing, the first has the number {missing[0]}); {remedy}"
         )
     decoded = _joined(shard.best["D"] for shard in shards)
+    targets = _joined(shard.once["T"] for shard in shards)
     configuration = next((shard.configuration for shard in shards if shard.configuration), "")
     target = option_in(configuration, "target_lang")
+    if _is_joined_twice(configuration, tokens, decoded):
+        decoded = targets = {}
     return Translations(
         path,
         [tokens[number] for number in order],
         [decoded[number] for number in order] if decoded else None,
         _joined(shard.once["S"] for shard in shards),
-        _joined(shard.once["T"] for shard in shards),
+        targets,
         configuration,
         next((shard.target_lang for shard in shards if shard.target_lang), None)
         if target in (None, "None")
         else target,
         max(shard.nbest for shard in shards),
     )
+
+
+def _is_joined_twice(configuration: str, tokens: Mapping[int, str], decoded: Mapping[int, str]) -> bool:
+    """Return True if lines D- and T- have lost their spaces: of --bpe with --remove-bpe, without fairseq_compat."""
+    options = {option_in(configuration, name) for name in ("post_process", "remove_bpe")}
+    return "sentencepiece" in options and is_glued(tokens.values(), decoded.values()) and decoded != tokens
+
+
+def is_glued(tokens: Iterable[str], decoded: Iterable[str]) -> bool:
+    """Return True if lines are others without their spaces."""
+    return [line.replace(" ", "") for line in tokens] == [*decoded]
 
 
 def _joined(parts: Iterable[Mapping[int, str]]) -> dict[int, str]:

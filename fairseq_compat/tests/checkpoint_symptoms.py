@@ -140,6 +140,7 @@ def unknown_architectures() -> None:
     with refused("--task of_a_plugin", "--user-dir"):
         tasks.setup_task(OmegaConf.create({"_name": "of_a_plugin", "size": 1}))
     parser = options.get_training_parser()
+    tasks.TASK_REGISTRY["translation"].add_args(parser)
     given, advice = ["--user-dir=of/the/plugin"], "--user-dir FOLDER"
     for argv, word, expected in (
         ([], "--of-a-plugin", advice),
@@ -148,6 +149,10 @@ def unknown_architectures() -> None:
         (given, "--max_epoch", "did you mean --max-epoch?"),
         (given, "--max-epohc", "did you mean --max-epoch?"),
         (given, "--ddp-backend-max-epoch", ""),
+        (["--left-pad-source", "False"], "False", "give it alone, which means False"),
+        (["--left-pad-source", "True"], "True", "leave it out, the default is True"),
+        (["--cpu", "False"], "False", "leave it out, the default is False"),
+        (["--of-a-plugin", "False"], "False", advice),
     ):
         errors = io.StringIO()
         with mock.patch.object(sys, "argv", argv), contextlib.redirect_stderr(errors), contextlib.suppress(SystemExit):

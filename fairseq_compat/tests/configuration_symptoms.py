@@ -12,13 +12,16 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any, List, Optional  # noqa: UP035
+from unittest import mock
 
-from fairseq import options, registry
+from fairseq import checkpoint_utils, options, registry
 from fairseq.data import encoders
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf, gen_parser_from_dataclass
 from fairseq.utils import import_user_module
+from fairseq_cli import eval_lm, generate, interactive, train
+from fairseq_compat.fixes.mismatched_choices import mismatch
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
 from hydra.experimental import compose, initialize_config_dir
@@ -197,3 +200,56 @@ def genuine_warnings(folder: Path) -> None:
             assert compose("mine", strict=False).size == 3
     for part in ("folder of the plugin", "compose() is no", "version_base", "In 'mine'", "The strict flag"):
         assert any(part in text for text in texts), f"{part} is not among {texts}"
+
+
+#: --arch, --task and --criterion -> what to give instead; "" if they fit
+CHOICES = {
+    "levenshtein_transformer translation nat_loss": "--task translation_lev --criterion nat_loss",
+    "levenshtein_transformer translation_lev cross_entropy": "--task translation_lev --criterion nat_loss",
+    "transformer translation_lev nat_loss": "--arch such as cmlm_transformer",
+    "roberta_base translation cross_entropy": "--task masked_lm",
+    "bart_base masked_lm masked_lm": "--task translation or denoising, or an --arch such as roberta_base",
+    "transformer_lm denoising cross_entropy": "--task language_modeling",
+    "transformer translation masked_lm": "leave it out",
+    "transformer translation adaptive_loss": "--adaptive-softmax-cutoff",
+    "levenshtein_transformer translation_lev nat_loss": "",
+    "transformer translation_lev cross_entropy": "",
+    "roberta_base sentence_prediction sentence_prediction": "",
+    "wav2vec2 masked_lm cross_entropy": "",
+    "of_a_plugin translation masked_lm": "",
+}
+
+
+#: command, architecture of its checkpoint, what to do; the other errors are those of missing data
+COMMANDS = [
+    (eval_lm, "roberta_base", "fairseq-validate"),
+    (eval_lm, "transformer_lm", "FileNotFoundError"),
+    (generate, "roberta_base", "fairseq-validate"),
+    (generate, "transformer_lm", "--task language_modeling"),
+    (generate, "transformer", "FileNotFoundError"),
+    (interactive, "of_a_plugin", "FileNotFoundError"),
+]
+
+
+@in_folder
+def mismatched_choices(folder: Path) -> None:
+    """Named after a failure, which here is that of missing data; other failures keep their error."""
+    with refused("--task language_modeling"):
+        composed("--arch", "transformer_lm")
+    others = ["--max-tokens", "9", "--cpu", "--save-dir", str(folder)]
+    with refused("ValueError", "--task translation or denoising"):
+        train.main(composed("--arch", "transformer", "--task", "language_modeling", *others))
+    with refused("ValueError", "--criterion adaptive_loss --ddp-backend legacy_ddp"):
+        train.main(composed("--arch", "transformer", "--adaptive-softmax-cutoff", "9", *others))
+    config = composed("--arch", "transformer", *others)
+    with refused("KeyError"), mock.patch.object(train.tasks, "setup_task", side_effect=KeyError("its own")):
+        train.main(config)
+    config.common_eval.path = "model.pt"
+    for command, arch, remedy in COMMANDS:
+        state = {"cfg": {"model": Namespace(_name=arch)}}
+        with refused(remedy), mock.patch.object(checkpoint_utils, "load_checkpoint_to_cpu", return_value=state):
+            command.main(config)
+    for choices, remedy in CHOICES.items():
+        assert remedy in (reason := mismatch(*choices.split()) or "")
+        assert bool(remedy) == bool(reason)
+    assert mismatch("transformer_lm", "language_modeling", "adaptive_loss", "9") is None

@@ -12,7 +12,7 @@ from unittest import mock
 import fairseq
 import numpy as np
 import torch
-from fairseq import libbleu, metrics, nan_detector
+from fairseq import checkpoint_utils, libbleu, metrics, nan_detector
 from fairseq.data import Dictionary, LanguagePairDataset, TokenBlockDataset, data_utils
 from fairseq.models.hubert import hubert_asr
 from fairseq.models.hubert.hubert_asr import HubertCtcConfig
@@ -23,14 +23,16 @@ from fairseq.modules import AdaptiveInput, AdaptiveSoftmax, DynamicCRF, Sinusoid
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from fairseq.scoring.bleu import BleuConfig, Scorer
 from fairseq.search import Sampling
+from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationTask
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
+from fairseq_cli import generate
 from fairseq_cli.eval_lm import eval_lm
 from fairseq_compat.fixes.missing_options import add_option
 from fairseq_compat.pure.libbleu import trimmed
 from omegaconf import OmegaConf
-from training_symptoms import in_folder, refused
+from training_symptoms import in_folder, refused, write_split
 
 
 def encoder_copies() -> None:
@@ -184,6 +186,26 @@ def nan_gradients() -> None:
 def empty_evaluations() -> None:
     with refused("--gen-subset"):
         eval_lm([torch.nn.Linear(1, 1)], Dictionary(), [])
+
+
+@in_folder
+def fused_dictionaries(folder: Path) -> None:
+    """The words of the language model are compared, and those of its training if its data are there."""
+    target, other = write_split(folder, "test", [], "a b"), write_split(folder / "lm", "test", [], "b a")
+    model, lm = torch.nn.Module(), torch.nn.Module()
+    model.max_decoder_positions = lambda: 9
+    for dictionary, data, words in ((other, "none", ("'b'", "'a'")), (target, "lm", ("'b'", "lm/dict.txt"))):
+        lm.decoder = SimpleNamespace(dictionary=dictionary)
+        state = {"cfg": {"task": Namespace(data=str(folder / data))}}
+        with (
+            refused("--lm-path: symbol 5 ", *words, "--srcdict"),
+            mock.patch.object(checkpoint_utils, "load_model_ensemble", return_value=([lm], None)),
+            mock.patch.object(checkpoint_utils, "load_checkpoint_to_cpu", return_value=state),
+        ):
+            models, _ = generate.checkpoint_utils.load_model_ensemble(["lm.pt"], {}, None)
+            SequenceGenerator([model], target, lm_model=models[0])
+    SequenceGenerator([model], target, lm_model=lm)
+    SequenceGenerator([model], target)
 
 
 @in_folder

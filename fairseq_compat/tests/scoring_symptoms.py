@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import io
 from argparse import Namespace
@@ -15,6 +16,7 @@ import sacrebleu
 import torch
 from fairseq import options, scoring, tasks
 from fairseq.data import Dictionary, data_utils
+from fairseq.data.encoders.characters import Characters
 from fairseq.data.encoders.moses_tokenizer import MosesTokenizer, MosesTokenizerConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.hub_utils import GeneratorHubInterface
@@ -22,7 +24,7 @@ from fairseq.models.bart import BARTHubInterface
 from fairseq.scoring.chrf import ChrFScorer
 from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from fairseq_cli import eval_lm, generate, score
+from fairseq_cli import eval_lm, generate, interactive, score
 from omegaconf import OmegaConf
 from training_symptoms import in_folder, refused
 
@@ -169,6 +171,22 @@ def subword_marks() -> None:
         perplexity("sentencepiece")
     for name in ("subword_nmt", "@@ ", "@@"):
         assert data_utils.post_process("do@@ gs run", name) == "dogs run", f"--post-process {name}"
+    found: list[str] = []
+
+    def read(command):
+        """Join a text where the command makes its task."""
+        return mock.patch.object(
+            command.tasks, "setup_task", side_effect=lambda _: found.append(Characters.decode("dogs run"))
+        )
+
+    config = copy.deepcopy(generation("--bpe", "characters", "--max-tokens", "9"))
+    for name, joined in (("sentencepiece", "dogs run"), (None, "dogsrun")):
+        config.common_eval.post_process = name
+        for command in (generate, interactive):
+            found.clear()
+            with read(command), contextlib.suppress(AttributeError, OSError):  # there is no model
+                command.main(config)
+            assert found == [joined], f"--post-process {name} --bpe characters"
 
 
 def skipped_sentences() -> None:

@@ -202,6 +202,11 @@ def text_pairs(folder: Path) -> None:
             preprocess.main(args)
         assert not (folder / "none").exists()
         setattr(args, name, good)
+    task = FairseqTask(Namespace(data="bin", source_lang="de", target_lang="en"))
+    task.datasets = {"train": SimpleNamespace(tgt=None), "valid": SimpleNamespace(tgt=[1])}
+    for target, parts in ((None, ("bin: has no target side (train.de-en.en ", "--only-source")), (1, ("its own",))):
+        with refused(*parts):
+            task.valid_step({"target": target}, mock.Mock(), mock.Mock(side_effect=TypeError("its own")))
 
 
 def records_of_other_calls(folder: Path, args, record: dict) -> None:

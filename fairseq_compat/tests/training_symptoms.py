@@ -489,6 +489,14 @@ def missing_packages() -> None:
                 train.main(cfg)
             with refused(flag, remedy):
                 convert_namespace_to_omegaconf(Namespace(**{option: True}))
+    cfg = OmegaConf.structured(FairseqConfig)
+    cfg.criterion = {"_name": "ctc"}
+    with mock.patch.dict(sys.modules, {"editdistance": None}):
+        with refused("--criterion ctc needs editdistance: pip install editdistance"):
+            train.main(cfg)
+        cfg.dataset.disable_validation = True
+        with refused("MissingMandatoryValue"):
+            train.main(cfg)
 
 
 def missing_metrics() -> None:

@@ -92,6 +92,8 @@ def test_errors_are_one_line_with_a_remedy(refused):
         ("trim-vocab --min-count -1", "--min-count -1: "),
         # an unknown option points to the help that has the known ones
         ("plot curves r --output c.png --forse", "unrecognized arguments: --forse"),
+        ("run r fairseq-train bin --arch lstm", "follows after --: embinit run DIR -- fairseq-train"),
+        ("run r python -m fairseq_cli.train bin", "follows after --: embinit run DIR -- fairseq-train"),
         ("stat --vectors v.txt", "invalid choice: 'stat'", "embinit --help"),
     ):
         line = refused(*arguments.split())

@@ -244,6 +244,21 @@ def test_warnings_and_the_plugins_records_are_shown_and_what_its_option_needs(ca
     assert (screen.show_last(True), capsys.readouterr().err) == (f"{screen.tail[-1]}; ", "Traceback\n")  # said once
 
 
+def test_the_cause_of_a_failed_torchrun_is_that_of_its_process(capsys) -> None:
+    log, screen = RunLog(), _Screen(verbose=False)
+    head = "1129 01:29:48.891000 4505 torch/distributed/elastic/multiprocessing/api.py"
+    for line in (
+        "RuntimeError: the cause",
+        f"W{head}:908] Sending process 4598 closing signal SIGTERM",
+        f"E{head}:1002] failed (exitcode: 1) local_rank: 0 (pid: 4597) of binary: python",
+        "Traceback (most recent call last):",
+        "=" * 60,
+    ):
+        log.take(line)
+        screen.show(line, log)
+    assert (screen.show_last(True), capsys.readouterr().err) == ("RuntimeError: the cause; ", "")
+
+
 def test_without_a_checkpoint_the_command_may_be_repaired(tmp_path, call, training) -> None:
     training.code, training.saves = 1, False
     call("--lr", "0.1")
@@ -392,6 +407,7 @@ def test_wrong_calls_leave_nothing(tmp_path, refused) -> None:
         ("{}/a --label x -- fairseq-train {}/bin", "--label x"),
         ("{}/a --label =x -- fairseq-train {}/bin", "--label =x"),
         ("{}/a -- no-such fairseq-train {}/bin", "no-such: no such program"),
+        ("{}/a -- SEED=1 fairseq-train {}/bin", "-- env SEED=1 fairseq-train"),
         ("{}/bin/dict.txt -- fairseq-train {}/bin", "{}/bin/dict.txt: cannot be written"),
         ("{}/a -- fairseq-train {}/bin --best-checkpoint-metric bleu", "add --maximize-best-checkpoint-metric"),
         ("{}/a -- fairseq-train {}/bin --maximize-best-checkpoint-metric", "leave out --maximize"),

@@ -277,3 +277,43 @@ def test_what_fairseq_has_joined_stays_and_a_models_file_is_named(recorded, run,
     (recorded / "model").unlink()
     generate_log(log, PIECES, data=recorded)
     assert "--detokenize sentencepiece=MODEL moses" in refused(*call)
+
+
+def test_what_fairseq_has_joined_twice(run, printed, capsys) -> None:
+    """Lines D- and T- without spaces, of --bpe and --remove-bpe sentencepiece; without options it is a note."""
+    log, call = Path("joined.log"), ["score", "joined.log", "--ref", "raw"]
+    glued = [line.replace(" ", "") for line in RAW]
+    printed_log(log, RAW, glued, post_process="sentencepiece", bpe="sentencepiece")
+    marked = log.read_text().splitlines()
+    marked[1:1] = [f"D-{at}\t-0.5\t{line}" for at, line in enumerate(glued)]
+    write_lines(log, marked)
+    assert printed(*call)["bleu"]["score"] == pytest.approx(100)
+    capsys.readouterr()
+    write_lines(log, [line for line in marked if line[1:2] == "-"])
+    assert main(call) == 0
+    assert "--remove-bpe: translate again" in capsys.readouterr().err
+
+
+def test_a_mark_that_was_left_in_is_named(run, capsys) -> None:
+    """At the beginning or end of all lines of one text, and of none of the other."""
+    texts = [f"{letter} man {letter * 3}" for letter in "abcdefghijkl"]
+    marked = {
+        "'__de__'": [f"__de__ {line}" for line in texts],
+        "']'": [f"{line}[de_DE]" for line in texts],
+        "'>'": [f"{line}</s>" for line in texts],
+        "')'": [f"{line} (utt-{line[0]})" for line in texts],
+    }
+    for sign, lines in marked.items():
+        for hypothesis, reference in ((lines, texts), (texts, lines)):
+            write_lines(Path("h"), hypothesis)
+            write_lines(Path("r"), reference)
+            assert main(["score", "h", "--ref", "r"]) == 0
+            said = capsys.readouterr().err
+            assert sign in said
+            assert ("lines of r " in said) == (lines is reference)
+    stops = [f"{line}." for line in texts]
+    for hypothesis, reference in ((texts, stops), (marked["']'"], marked["']'"]), (lines[:9], texts[:9])):
+        write_lines(Path("h"), hypothesis)
+        write_lines(Path("r"), reference)
+        assert main(["score", "h", "--ref", "r"]) == 0
+        assert "mark" not in capsys.readouterr().err

@@ -33,6 +33,17 @@ FORMS = {
     "CTranslate2": [f"-0.5 ||| {line}" for line in SENTENCES],
     "segments of Moses": [f"{line} |0-1| again |2-2|" for line in SENTENCES],
     "OpenNMT": [f"PRED {at}: {line}" for at, line in enumerate(SENTENCES, 1)],
+    "OpenNMT's log": [
+        line
+        for at, text in enumerate(SENTENCES, 1)
+        for line in (
+            "[2026-01-01 10:00:00,001 INFO] ",
+            f"SENT {at}: ['x', 'y']",
+            f"PRED {at}: {text}",
+            "PRED SCORE: -1.2",
+            "",
+        )
+    ],
     "Marian's log": [f"[2026-01-01 10:00:00] Best translation {at} : x {at % 3}" for at in range(9)],
     "jsonl": [json.dumps({"translation": line}) for line in SENTENCES],
     "json": ["[", *(f"  {json.dumps(line)}," for line in SENTENCES), "]"],

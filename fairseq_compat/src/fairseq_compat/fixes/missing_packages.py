@@ -3,7 +3,9 @@
 Symptom: ``--write-checkpoints-asynchronously`` without iopath trains nothing and ends with exit status 0.
     ``--use-plasma-view`` in any command: ``'PlasmaStore' object has no attribute 'server'``, ``'PlasmaView' object has
     no attribute '_client'``; ``--tpu`` without torch_xla: ``'NoneType' object has no attribute 'xla_device'``.
-Where: fairseq/file_io.py:172 (``PathManager.opena``), fairseq/data/plasma_utils.py, fairseq/trainer.py.
+    ``--criterion ctc`` without editdistance, which no installation of fairseq brings, loses the first epoch.
+Where: fairseq/file_io.py:172 (``PathManager.opena``), fairseq/data/plasma_utils.py, fairseq/trainer.py,
+    fairseq/criterions/ctc.py:159 (imported in the first validation).
 Remedy: an error before the command begins, which names the package.
 Can go: with a fairseq that says so.
 """
@@ -29,10 +31,15 @@ def check(cfg) -> None:
     """Raise ImportError if a configuration has an option whose package is missing."""
     for (section, option), (name, remedy) in MODULES.items():
         if cfg[section][option]:
-            try:
-                importlib.import_module(name)
-            except ImportError as error:
-                raise ImportError(f"--{option.replace('_', '-')} needs {name}: {remedy}") from error
+            find(f"--{option.replace('_', '-')}", name, remedy)
+
+
+def find(option: str, name: str, remedy: str) -> None:
+    """Raise ImportError if the module that an option needs is missing."""
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(f"{option} needs {name}: {remedy}") from error
 
 
 def patch_train(module) -> None:
@@ -40,6 +47,8 @@ def patch_train(module) -> None:
     def main(original, cfg, *args, **options):  # fairseq-hydra-train calls it, too
         if not isinstance(cfg, argparse.Namespace):  # which is converted, and checked, in it
             check(cfg)
+            if getattr(cfg.criterion, "_name", None) == "ctc" and not cfg.dataset.disable_validation:
+                find("--criterion ctc", "editdistance", "pip install editdistance, or give --disable-validation")
         return original(cfg, *args, **options)
 
 

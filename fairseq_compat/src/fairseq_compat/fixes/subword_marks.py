@@ -1,22 +1,29 @@
-"""fairseq-eval-lm --remove-bpe: perplexity per subword, not per word; --post-process @@ joins nothing.
+"""fairseq-eval-lm --remove-bpe: perplexity per subword; --post-process @@ joins nothing, sentencepiece twice.
 
 Symptom: (a) ``fairseq-eval-lm --remove-bpe`` (and ``--post-process subword_nmt`` or ``none``) prints the perplexity per
     subword as that per word, or an error: only ``'@@ '`` works. (b) ``--post-process @@`` joins nothing: ``do@@ gs``
-    becomes ``do gs``.
-Where: fairseq_cli/eval_lm.py:89 (symbols that end with "subword_nmt"), fairseq/data/data_utils.py:382.
+    becomes ``do gs``. (c) ``fairseq-generate --bpe sentencepiece --remove-bpe sentencepiece`` (fairseq's
+    page of mBART), also fairseq-interactive, joins twice: lines D- and T- have no spaces, and BLEU is theirs.
+Where: fairseq_cli/eval_lm.py:89 (symbols that end with "subword_nmt"), fairseq/data/data_utils.py:382,
+    fairseq_cli/generate.py:175 and interactive.py:182 (``decode_fn``).
 Remedy: ``subword_nmt``, ``@@`` and ``@@ `` are one everywhere; ``none`` is no option. With other segmentations
-    fairseq-eval-lm ends with an error that says how to compute the perplexity per word.
+    fairseq-eval-lm ends with an error that says how to compute the perplexity per word. Text is joined once.
+Upstream: fairseq issues 331, 3103.
 """
 
 from __future__ import annotations
 
+from argparse import Namespace
+
 from fairseq_compat.patches import wrap
 
-BROKEN = r'post_process in \{"subword_nmt", "@@ "\}|symbol in \{"subword_nmt", "@@ ", "@@"\}'
+BROKEN = r'x = bpe\.decode\(x\)|post_process in \{"subword_nmt", "@@ "\}|symbol in \{"subword_nmt", "@@ ", "@@"\}'
 FIXED = r"def eval_lm\(|def post_process\("
 
 MARK = "@@ "
 ALIASES = {"subword_nmt": MARK, "@@": MARK, "none": None}
+#: segmentations that `--post-process sentencepiece` joins as they do themselves
+JOINED = ("sentencepiece", "characters")
 
 
 def patch_eval_lm(module) -> None:
@@ -38,8 +45,28 @@ def patch_data_utils(module) -> None:
         return original(sentence, MARK if symbol == "@@" else symbol)
 
 
+def patch_command(module) -> None:
+    @wrap(module)
+    def main(original, cfg, *args, **options):
+        from fairseq.registry import REGISTRIES
+
+        if isinstance(cfg, Namespace):
+            post_process, name = getattr(cfg, "post_process", None), getattr(cfg, "bpe", None)
+        else:
+            post_process, name = cfg.common_eval.post_process, getattr(cfg.bpe, "_name", cfg.bpe)
+        if post_process != "sentencepiece" or name not in JOINED:
+            return original(cfg, *args, **options)
+        segmenter = REGISTRIES["bpe"]["registry"][name]
+        decode = vars(segmenter)["decode"]
+        segmenter.decode = staticmethod(str)  # the text as it is
+        try:
+            return original(cfg, *args, **options)
+        finally:
+            segmenter.decode = decode
+
+
 PATCHES = {"fairseq_cli.eval_lm": patch_eval_lm, "fairseq.data.data_utils": patch_data_utils}
 
 
 def patch(module):
-    PATCHES[module.__name__](module)
+    PATCHES.get(module.__name__, patch_command)(module)

@@ -3,8 +3,12 @@
 Symptom: ``fairseq-preprocess`` ends with 0 on 10,000 source and 9,997 target lines; the training dies later with an
     assertion that names no numbers. With ``--srcdict``, a ``preparation.json`` next to the dictionary (how raw text
     became its symbols; embinit_fairseq writes it) is not copied, and the new data do not say how text is prepared.
-Where: fairseq_cli/preprocess.py:277 (nothing compares the sides; ``Dictionary.save`` writes the dictionary alone).
-Remedy: lines are counted before anything is written; the record of each dictionary that is written goes with it.
+    A training on data without a target side: ``missing 1 required positional argument: 'prev_output_tokens'``.
+Where: fairseq_cli/preprocess.py:277 (nothing compares the sides; ``Dictionary.save`` writes the dictionary alone),
+    fairseq/tasks/fairseq_task.py:486 (``train_step``).
+Remedy: lines are counted before anything is written; the record of each dictionary that is written goes with it. The
+    error of a missing side names the file.
+Upstream: fairseq issues 4080, 4871.
 Can go: with a fairseq that compares the sides.
 """
 
@@ -16,7 +20,7 @@ import shutil
 
 from fairseq_compat.patches import wrap
 
-BROKEN = r"src_dict\.save\(_dict_path\(args\.source_lang, args\.destdir\)\)"
+BROKEN = r"src_dict\.save\(_dict_path\(args\.source_lang, args\.destdir\)\)|^    def train_step\("
 RECORD = "preparation.json"
 
 
@@ -109,7 +113,31 @@ def write_record(record: dict, destdir: str) -> None:
     shutil.move(f"{target}.tmp", target)
 
 
-def patch(module):
+def missing_side(task, sample) -> str | None:
+    """Return which file is missing if a batch has no target because its data have none; else None."""
+    if not isinstance(sample, dict) or sample.get("target", sample) is not None:
+        return None
+    splits = [split for split, dataset in task.datasets.items() if getattr(dataset, "tgt", dataset) is None]
+    options = getattr(task, "cfg", None) or task.args
+    source, target = options.source_lang, options.target_lang
+    files = ", ".join(f"{split}.{source}-{target}.{target}" for split in splits)
+    return f"{options.data}: has no target side ({files} is missing); run fairseq-preprocess without --only-source"
+
+
+def patch_task(module) -> None:
+    for name in ("train_step", "valid_step"):
+
+        @wrap(module.FairseqTask, name)
+        def step(original, self, sample, *args, **options):
+            try:
+                return original(self, sample, *args, **options)
+            except (TypeError, AttributeError) as error:
+                if reason := missing_side(self, sample):
+                    raise ValueError(reason) from error
+                raise
+
+
+def patch_preprocess(module) -> None:
     @wrap(module)
     def main(original, args):
         check_pairs(args)
@@ -117,3 +145,10 @@ def patch(module):
         original(args)
         if head:
             write_record({**head, "dictionaries": entries}, args.destdir)
+
+
+PATCHES = {"fairseq_cli.preprocess": patch_preprocess, "fairseq.tasks.fairseq_task": patch_task}
+
+
+def patch(module):
+    PATCHES[module.__name__](module)

@@ -2,7 +2,8 @@
 
 Symptom: ``fairseq-generate DATA --path CHECKPOINT`` without the ``--user-dir`` of the training, and ``from_pretrained``
     of another model's class, end with ``KeyError: "'_name'"`` or ``KeyError`` and the name of a task; and nothing says
-    that an unrecognised argument may be a plugin's.
+    that an unrecognised argument may be a plugin's. ``--left-pad-source False``, as scripts of 2019 have it: the
+    option alone means False now, and ``unrecognized arguments: False`` does not say so.
 Where: fairseq/models/__init__.py:99 (its own message is formatted twice), fairseq/tasks/__init__.py:43 and
     fairseq/options.py:228.
 Remedy: an error that names the option and ``--user-dir``, or the option that differs by a letter. It comes only
@@ -35,8 +36,20 @@ def is_slip(written: str, name: str) -> bool:
     return written == exchanged or name[at + 1 :] in (written[at:], written[at + 1 :]) or written[at + 1 :] == name[at:]
 
 
+def alone(words: list[str], options, values: set[str]) -> str:
+    """Return what to do about an option without a value that has one: ``--fp16 True``, ``--left-pad-source False``."""
+    for option, value in zip(words, words[1:]):
+        if value in values and getattr(options.get(option), "nargs", None) == 0:
+            is_meant = value == str(options[option].const)
+            advice = f"give it alone, which means {value}" if is_meant else f"leave it out, the default is {value}"
+            return f"; {option} has no value: {advice}"
+    return ""
+
+
 def remedy(words, options) -> str:
     """Return what to do about words that a command does not know: the option that is meant, or the plugin's folder."""
+    if advice := alone(sys.argv, options, {"True", "False"} & {*words}):
+        return advice
     flags = {word.partition("=")[0] for word in words if word.startswith("--")}
     if similar := [name for name in options if any(is_slip(flag, name) for flag in flags)]:
         return f"; did you mean {' '.join(similar)}?"

@@ -1,0 +1,157 @@
+"""--arch, --task and --criterion that do not belong together: errors of the first batch; now the option is named.
+
+Symptom: ``--arch transformer_lm`` without ``--task``: ``Interpolation key 'task.tokens_per_sample' not found``;
+    ``roberta_base``: ``can only concatenate tuple (not "int") to tuple``. ``--task language_modeling`` with a
+    translation model: ``no attribute 'supported_targets'``; ``--task masked_lm`` with ``bart_base``: ``missing 1
+    required positional argument: 'prev_output_tokens'``. ``levenshtein_transformer`` without its task or criterion:
+    ``missing 1 required positional argument: 'tgt_tokens'``, ``KeyError: 'prev_target'``. An adaptive softmax without
+    ``adaptive_loss``: ``modified by an inplace operation``; the loss without the softmax: ``AssertionError``.
+    ``fairseq-eval-lm`` of a model that is no language model: ``no attribute 'eval_lm_dataloader'``. fairseq-generate of
+    a language model without ``--task``: ``Could not infer language pair``.
+Where: fairseq_cli/train.py:88 (``build_model``) and on, fairseq/dataclass/utils.py:350; the default task is
+    translation. fairseq_cli/eval_lm.py:287, fairseq_cli/generate.py:83, fairseq_cli/interactive.py:129.
+Remedy: an error that says which choice does not fit and what to give. It comes only after fairseq has failed, so
+    nothing that works is refused.
+Upstream: fairseq issues 751, 760, 1324, 1599, 1801, 2496, 3049, 4056, 4988.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+from argparse import Namespace
+
+from fairseq_compat.patches import wrap
+
+BROKEN = r"^def (convert_namespace_to_omegaconf|main)\("
+
+LM, ENCODER, BOTH = "a language model", "an encoder", "a model with encoder and decoder"
+#: kind of model -> the tasks that train it; task -> the kind that it trains, with an architecture
+TASKS_OF = {LM: "language_modeling", ENCODER: "masked_lm", BOTH: "translation or denoising"}
+TRAINED = {
+    "language_modeling": (LM, "transformer_lm"),
+    "masked_lm": (ENCODER, "roberta_base"),
+    "denoising": (BOTH, "bart_base"),
+    **dict.fromkeys(("translation", "translation_from_pretrained_bart"), (BOTH, "transformer")),
+}
+REFINED = "--task translation_lev --criterion nat_loss"
+
+
+def kind_of(model: type) -> str | None:
+    """Return the kind of a class of models; None for others, such as those of audio."""
+    from fairseq import models
+
+    classes = {models.FairseqLanguageModel: LM, models.FairseqEncoderModel: ENCODER}
+    classes[models.FairseqEncoderDecoderModel] = BOTH
+    return next((kind for base, kind in classes.items() if issubclass(model, base)), None)
+
+
+def mismatch(arch: str, task: str, criterion: str, cutoff: object = None) -> str | None:
+    """Return which of the choices of a training does not fit, and what to give; None if they may fit.
+
+    Args:
+        arch, task, criterion: names of the choices.
+        cutoff: of the adaptive softmax, by the option or the architecture.
+    """
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    model = ARCH_MODEL_REGISTRY.get(arch)
+    if model is None:
+        return None
+    refines, is_refined = "tgt_tokens" in inspect.signature(model.forward).parameters, criterion == "nat_loss"
+    if refines and (not is_refined or task != "translation_lev"):
+        return f"--arch {arch} needs {REFINED}"
+    if is_refined and not refines:
+        return f"--criterion nat_loss is not for --arch {arch}: give an --arch such as cmlm_transformer, with {REFINED}"
+    kind, (trained, example) = kind_of(model), TRAINED.get(task, (None, ""))
+    if trained and kind and kind != trained:
+        return (
+            f"--arch {arch} is {kind}, and --task {task} trains {trained}: give --task {TASKS_OF[kind]}, or an --arch "
+            f"such as {example}"
+        )
+    if criterion == "masked_lm" and kind not in (None, ENCODER):
+        return f"--criterion masked_lm is for encoders, and --arch {arch} is {kind}: leave it out"
+    if cutoff and criterion in ("cross_entropy", "label_smoothed_cross_entropy"):
+        return (
+            "an adaptive softmax (--adaptive-softmax-cutoff) needs --criterion adaptive_loss --ddp-backend legacy_ddp"
+        )
+    if criterion == "adaptive_loss" and not cutoff:
+        return "--criterion adaptive_loss needs --adaptive-softmax-cutoff, such as 10000,20000"
+    return None
+
+
+def explain(choices: list[str | None], options, error: Exception) -> None:
+    """Raise ValueError if a training has failed because its choices do not fit."""
+    arch, task, criterion = choices
+    if arch and task and criterion:
+        reason = mismatch(arch, task, criterion, getattr(options, "adaptive_softmax_cutoff", None))
+        if reason is not None:
+            raise ValueError(reason) from error
+
+
+def patch_conversion(module) -> None:
+    @wrap(module)
+    def convert_namespace_to_omegaconf(original, args):
+        try:
+            return original(args)
+        except Exception as error:
+            if "Interpolation key 'task." in str(error):  # an option of another task, as of language models
+                explain([getattr(args, name, None) for name in ("arch", "task", "criterion")], args, error)
+            raise
+
+
+def patch_train(module) -> None:
+    @wrap(module)
+    def main(original, cfg, *args, **options):
+        try:
+            return original(cfg, *args, **options)
+        except Exception as error:
+            if not isinstance(cfg, Namespace):  # whose conversion explains it
+                choices = [getattr(cfg[key], "_name", None) for key in ("model", "task", "criterion")]
+                explain(choices, cfg.model, error)
+            raise
+
+
+def wrong_command(command: str, task: str, path: str) -> str | None:
+    """Return why a command cannot use a checkpoint, and what to give; None if it may, or is no checkpoint."""
+    from fairseq import checkpoint_utils, models
+
+    arch, kind = "", None
+    with contextlib.suppress(Exception):  # whose cause is the command's error
+        arch = checkpoint_utils.load_checkpoint_to_cpu(path)["cfg"]["model"]._name
+        kind = kind_of(models.ARCH_MODEL_REGISTRY[arch])
+    found = f"{path} is {kind} (--arch {arch})"
+    if command == "eval_lm" and kind not in (None, LM):
+        return f"fairseq-eval-lm is for language models, and {found}: fairseq-validate prints its perplexity"
+    if command != "eval_lm" and kind == ENCODER:
+        return (
+            f"fairseq-{command} is for models with a decoder, and {found}: fairseq-validate evaluates it; its "
+            "from_pretrained in Python classifies and fills masks"
+        )
+    if command != "eval_lm" and kind == LM and task != TASKS_OF[LM]:
+        return f"{found}: give --task {TASKS_OF[LM]}"
+    return None
+
+
+def patch_command(module) -> None:
+    @wrap(module)
+    def main(original, cfg, *args, **options):
+        try:
+            return original(cfg, *args, **options)
+        except Exception as error:
+            if isinstance(cfg, Namespace):
+                task, path = getattr(cfg, "task", ""), getattr(cfg, "path", "")
+            else:
+                task, path = cfg.task._name, cfg.common_eval.path
+            command = module.__name__.rpartition(".")[2]
+            if reason := wrong_command(command, task, (path or "").partition(os.pathsep)[0]):
+                raise ValueError(reason) from error
+            raise
+
+
+PATCHES = {"fairseq_cli.train": patch_train, "fairseq.dataclass.utils": patch_conversion}
+
+
+def patch(module):
+    PATCHES.get(module.__name__, patch_command)(module)
