@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tqdm import tqdm
-from wmt14.clean import normaliser
 from wmt14.sgm import read_pair, same_length, utf8_lines
 from wmt14.testset import unescaped
 
 from embinit_fairseq.arguments import ArgumentParser
+from embinit_fairseq.vocab.cleaning import moses_punctuation
 
 LANGS = ("de", "en")
 #: Multi30k's names of the splits
@@ -72,7 +72,7 @@ def tokenised(lines: list[str], lang: str) -> Iterator[str]:
     """Yield lower-cased, normalised Moses tokens with their escapes: Multi30k's lc.norm.tok."""
     from sacremoses import MosesTokenizer
 
-    normalise, moses = normaliser(lang), MosesTokenizer(lang=lang)
+    normalise, moses = moses_punctuation(lang), MosesTokenizer(lang=lang)
     for line in tqdm(lines, desc=f"tokens, {lang}", unit="line", disable=None, leave=False):
         yield moses.tokenize(normalise(line).lower(), return_str=True)
 

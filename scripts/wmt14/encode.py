@@ -26,7 +26,7 @@ def encode_tasks(
     Args:
         work: folder with clean/.
         langs: source and target.
-        tokens: kind of `model`, one of TOKENS.
+        tokens: kind of `model`, a key of clean.STEPS.
         model: merges of BPE or sentencepiece model.
         max_length: pieces of a line.
         max_ratio: pieces of one side for each piece of the other.

@@ -6,7 +6,7 @@ import html
 from collections import Counter
 from pathlib import Path
 
-from wmt14.clean import SPLITS, shard_records
+from wmt14.clean import SPLITS, STEPS, shard_records
 
 from embinit_fairseq.io import read_json, read_lines, write_json
 from embinit_fairseq.vocab.preparation_options import parse_steps
@@ -35,10 +35,6 @@ def collect(work: Path, dictionary: Path) -> dict:
     with open(dictionary, encoding="utf-8") as lines:
         sums["dictionary"] = sum(1 for _ in lines)
     return sums
-
-
-#: kind of the pieces -> the steps from raw text, as `--preparation` has them
-STEPS = {"subword_nmt": "normalised,moses:no-escape:dashes,bpe", "sentencepiece": "normalised,sentencepiece"}
 
 
 def write_report(output: Path, pair: str, tokens: str, model: Path) -> dict:

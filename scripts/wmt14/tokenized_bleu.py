@@ -17,12 +17,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from wmt14.clean import moses_words
 from wmt14.testset import unescaped
 
 from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import one_line
 from embinit_fairseq.io import write_json
+from embinit_fairseq.runs.detokenizers import moses_tokenizer
 from embinit_fairseq.runs.metrics import SCORES, computed
 from embinit_fairseq.runs.record import RESULT, read_record
 from embinit_fairseq.runs.translations import read_lines
@@ -39,7 +39,7 @@ def comparable_words(lang: str) -> Callable[[str], str]:
     """Return a function from text to the words of the scores."""
     from sacremoses import MosesPunctNormalizer
 
-    punctuation, words = MosesPunctNormalizer(lang=lang), moses_words(lang, split_hyphens=False)
+    punctuation, words = MosesPunctNormalizer(lang=lang), moses_tokenizer(lang)
     return lambda line: words(punctuation.replace_unicode_punct(unescaped(line)))
 
 
