@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 import shlex
 import statistics
 import sys
@@ -39,7 +38,7 @@ from embinit_fairseq.io import make_folder, write_json, write_text
 from embinit_fairseq.runs.command import parse_command
 from embinit_fairseq.runs.comparison import distinct, environment, header, still_missing
 from embinit_fairseq.runs.curves import draw_mean, new_panels, try_to_draw
-from embinit_fairseq.runs.log import read_log
+from embinit_fairseq.runs.log import logged, read_log
 from embinit_fairseq.runs.record import Run
 from embinit_fairseq.runs.result_table import Column, read_finished
 
@@ -381,12 +380,10 @@ def read_curve(run: Path) -> dict[str, Point]:
 
     start.log is of fairseq-validate before the first update. Raises DataError if it is missing.
     """
-    log = run / "start.log"
-    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    start = re.findall(r"\| INFO \| valid \| (\{.*\})$", text, re.MULTILINE)
+    start = logged(run / "start.log", "valid")
     if len(start) != 1:
-        raise DataError(f"{log}: no validation in it; remove {run}, and run adapt.sh again")
-    validations = {0: json.loads(start[0]), **dict(sorted(read_log(run / "train.log").validations.items()))}
+        raise DataError(f"{run}/start.log: no validation in it; remove {run}, and run adapt.sh again")
+    validations = {0: start[0], **dict(sorted(read_log(run / "train.log").validations.items()))}
     points: dict[str, Point] = {}
     for place, values in validations.items():
         nll = {kind: float(values[f"valid_{kind}_nll"]) for kind in KINDS if f"valid_{kind}_nll" in values}

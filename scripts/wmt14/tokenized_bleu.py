@@ -24,7 +24,7 @@ from embinit_fairseq.errors import one_line
 from embinit_fairseq.io import write_json
 from embinit_fairseq.runs.detokenizers import moses_tokenizer
 from embinit_fairseq.runs.metrics import SCORES, computed
-from embinit_fairseq.runs.record import RESULT, read_record
+from embinit_fairseq.runs.record import RESULT, add_scores
 from embinit_fairseq.runs.translations import read_lines
 
 _HYPHEN = re.compile(r"(\S)-(\S)")
@@ -54,6 +54,7 @@ def scores_of(text: list[str], reference: list[str], lang: str) -> dict[str, dic
 
 
 def main() -> None:
+    """Score the translations of a run."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of the run")
     parser.add_argument("--lang", required=True, help="target language")
@@ -64,8 +65,7 @@ def main() -> None:
     scores = args.run / "test.scores.json"
     write_json(scores, {**json.loads(scores.read_text(encoding="utf-8")), **found})
     if (args.run / RESULT).is_file():
-        record = read_record(args.run / RESULT)
-        write_json(args.run / RESULT, {**record, "scores": {**record["scores"], **found}})
+        add_scores(args.run, found)
     for name, value in found.items():
         print(f"{name}: {value['score']:.2f} {value['signature']}")
 
