@@ -10,13 +10,13 @@ Moses tokens with Moses' escapes.
 from __future__ import annotations
 
 import gzip
+import html
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from tqdm import tqdm
 from wmt14.sgm import read_pair, same_length, utf8_lines
-from wmt14.testset import unescaped
 
 from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.vocab.cleaning import moses_punctuation
@@ -42,7 +42,7 @@ def find(folder: Path, name: str, pair: str) -> Path:
 def read_train(path: Path) -> list[str]:
     """Return the sentences of a train.tags file, without the lines about a talk (<url>, <title>, ...)."""
     lines = (line for line in utf8_lines(path) if not line.lstrip().startswith("<"))
-    return [" ".join(unescaped(line).split()) for line in lines]
+    return [" ".join(html.unescape(line).split()) for line in lines]
 
 
 def training_pairs(folder: Path, pair: str) -> list[tuple[str, str]]:
@@ -63,7 +63,7 @@ def test_pairs(folder: Path, pair: str, names: list[str]) -> list[tuple[str, str
     pairs: list[tuple[str, str]] = []
     for name in names:
         paths = [find(folder, f"IWSLT17.TED.{name}.{{pair}}.{lang}.xml", pair) for lang in LANGS]
-        sides = ([unescaped(line) for line in side] for side in read_pair(*paths))
+        sides = ([html.unescape(line) for line in side] for side in read_pair(*paths))
         pairs += zip(*sides)
     return pairs
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from shards.exchange import Exchange, rows_for
-from shards.tasks import Step, Task
+from shards.tasks import Step, Task, paragraphs
 from wikibooks.split import shard_records
 
 from embinit_fairseq.io import whole_file
@@ -82,14 +82,8 @@ def _found_tasks(work: Path) -> list[Task]:
 
 def read_documents(path: Path) -> Iterator[list[bytes]]:
     """Yield the documents of a raw shard as lists of lines."""
-    document: list[bytes] = []
     with open(path, "rb") as text:
-        for raw in text:
-            if line := raw.rstrip(b"\n"):
-                document.append(line)
-            elif document:
-                yield document
-                document = []
+        yield from paragraphs(raw.rstrip(b"\n") for raw in text)
 
 
 def digests(documents: Iterator[list[bytes]], unit: str) -> np.ndarray:

@@ -145,9 +145,13 @@ def _open_parquet(path: Path, mode: str) -> BinaryIO:
     return io.BufferedReader(_Chunks(chunks))
 
 
+#: beginning of a file -> how it is opened
 _OPENERS: dict[bytes, Callable[[Path, str], Any]] = {
-    **{b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open},
-    **{b"\x28\xb5\x2f\xfd": _open_zstd, b"PAR1": _open_parquet},
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\x00": lzma.open,
+    b"\x28\xb5\x2f\xfd": _open_zstd,
+    b"PAR1": _open_parquet,
 }
 
 

@@ -18,7 +18,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from shards.counts import write_counts
-from shards.tasks import Task
+from shards.tasks import SPLITS, Task
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import read_json, whole_folder, write_json
@@ -30,7 +30,6 @@ from embinit_fairseq.vocab.preparation_steps import Preparation
 MAX_CHARS = 5000
 #: kind of the pieces -> the steps from raw text, as `--preparation` has them
 STEPS = {"subword_nmt": "normalised,moses:no-escape:dashes,bpe", "sentencepiece": "normalised,sentencepiece"}
-SPLITS = ("train", "valid")
 
 
 def range_tasks(work: Path, langs: list[str], size: int, limit: int | None) -> list[Task]:

@@ -12,8 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from shards.counts import write_counts
-from shards.tasks import Task, finished_shards
-from wmt14.clean import SPLITS
+from shards.tasks import SPLITS, Task, finished_shards
 
 from embinit_fairseq.io import whole_folder
 

@@ -12,12 +12,11 @@ RUN/test.{hypothesis,reference}.text -> RUN/test.scores.json and RUN/result.json
 from __future__ import annotations
 
 import argparse
+import html
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-
-from wmt14.testset import unescaped
 
 from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import one_line
@@ -40,7 +39,7 @@ def comparable_words(lang: str) -> Callable[[str], str]:
     from sacremoses import MosesPunctNormalizer
 
     punctuation, words = MosesPunctNormalizer(lang=lang), moses_tokenizer(lang)
-    return lambda line: words(punctuation.replace_unicode_punct(unescaped(line)))
+    return lambda line: words(punctuation.replace_unicode_punct(html.unescape(line)))
 
 
 def scores_of(text: list[str], reference: list[str], lang: str) -> dict[str, dict[str, object]]:
