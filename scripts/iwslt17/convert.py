@@ -78,6 +78,7 @@ def tokenised(lines: list[str], lang: str) -> Iterator[str]:
 
 
 def write(folder: Path, split: str, pairs: list[tuple[str, str]]) -> None:
+    """Write the raw text and the tokens of a split."""
     for lang, lines in zip(LANGS, zip(*pairs)):
         raw, tok = folder / f"raw/{split}.{lang}.gz", folder / f"tok/{split}.lc.norm.tok.{lang}"
         for path in (raw, tok):
@@ -87,6 +88,7 @@ def write(folder: Path, split: str, pairs: list[tuple[str, str]]) -> None:
 
 
 def main() -> None:
+    """Convert the splits."""
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with IWSLT 2017's files")
     parser.add_argument("--pair", required=True, choices=("de-en", "en-de"), help="source and target")

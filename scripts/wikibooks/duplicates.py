@@ -25,6 +25,7 @@ from embinit_fairseq.io import whole_file
 
 
 def number_of_shards(work: Path) -> int:
+    """Return the number of shards of the input."""
     return len(shard_records(work))
 
 
@@ -39,10 +40,12 @@ def by_shard(rows: np.ndarray, destinations: int) -> np.ndarray:
 
 
 def digest_files(work: Path) -> list[Path]:
+    """Return the file of digests of each shard."""
     return [work / "digests" / f"{shard:05}.npy" for shard in range(number_of_shards(work))]
 
 
 def found_files(work: Path) -> list[Path]:
+    """Return the file of duplicates of each range of digests."""
     return [work / "found" / path.name for path in digest_files(work)]
 
 

@@ -30,6 +30,7 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
+    """Read the options and prepare the text."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pair", choices=PAIRS, required=True)
     parser.add_argument("--data", type=Path, help="folder with WMT's files or archives (default: download them)")

@@ -20,6 +20,7 @@ SENTENCES = 3003
 
 
 def read_text(path: Path) -> list[str]:
+    """Return the lines of a plain text, with single spaces."""
     return [" ".join(line.split()) for line in utf8_lines(path)]
 
 
