@@ -7,7 +7,7 @@ replace its default; a second value of an option with one value is an error, als
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from embinit_fairseq.errors import OptionError
@@ -46,6 +46,12 @@ def add_up(parser: argparse.ArgumentParser, flags: set[str]) -> None:
     for action in parser._actions:
         if type(action) is argparse._StoreAction and flags.intersection(action.option_strings):
             action.__class__ = _Store
+
+
+def split_at_dashes(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words before the first `--`, and those after it, which are another program's."""
+    at = words.index("--") if "--" in words else len(words)
+    return list(words[:at]), list(words[at + 1 :])
 
 
 def read_pairs(flag: str, texts: Iterable[str], form: str) -> dict[str, str]:

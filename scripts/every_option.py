@@ -2,33 +2,15 @@
 
     nice python scripts/every_option.py OPTIONS.tsv [COMMAND ...]      # preprocess train generate ...; default: all
 
-Each call is a fork of this process, on tiny data in a temporary folder. Calls whose line is in OPTIONS.tsv are left
-out, so that an interrupted call continues. A line per option: command, the choice that brings the option (`--optimizer
-adam`) and the option, value, outcome, last line of the output. A choice has a line without an option, too. Outcomes:
+Each call is a fork of this process, on tiny data in a temporary folder. What OPTIONS.tsv has is not called again. A
+line per option, and one per choice that brings options (`--optimizer adam`): command, choice and option, value,
+outcome, last line of the output.
 
     read      status 0, and the command read the value
     unread    status 0, and nothing read it
     named     status 0, and a line on stderr says that the command does not read it
     refused   another status, and the last line names the option, or what to install
     error     another status, and the last line does not
-
-Before the fixes that it led to (fairseq 0.12.2, a tiny transformer, no GPU; validate after them):
-
-    command       options   read   not read   error
-    train             208    126         55      27
-    generate          200     55        129      16
-    interactive       202     41        149      12
-    eval-lm           134     32         90      12
-    validate          135     33         88      14
-    preprocess         85     21         42      22
-    score               6      6          0       0
-
-Five of the 89 errors before the fixes were faults: --use-plasma-view (2) and --lr-scheduler cosine (3). The other
-values did not fit, or needed another option, a package or hardware.
-
-Not tried so far: options that need a GPU (--profile, --quant-noise-scalar, --fp16-adam-stats), several processes
-(--base-layers) or a package (--tpu, --zero-sharding, --model-parallel-size, --pipeline-*, --optimizer lamb and
-cpu_adam, --bpe fastbpe, --tokenizer nltk, --scoring wer, meteor and bert_score), and --noise random_mask of nat_loss.
 """
 
 from __future__ import annotations
@@ -200,10 +182,7 @@ def prepare(root: Path) -> None:
     (root / "plugin" / "__init__.py").touch()
     calls = [
         ("preprocess", TEXT.replace("{out}", "{root}/bin")),
-        (
-            "preprocess",
-            "--only-source --trainpref {root}/train.de --validpref {root}/valid.de --workers 1 --destdir {root}/lm",
-        ),
+        ("preprocess", MONOLINGUAL),
         ("train", TRAIN.replace("{out}", "{root}/model")),
         (
             "train",

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from embinit_fairseq.arguments import ArgumentParser
+from embinit_fairseq.arguments import ArgumentParser, split_at_dashes
 from embinit_fairseq.cli import progress
 from embinit_fairseq.errors import EmbinitError, exhausted
 from embinit_fairseq.version import VERSION
@@ -83,12 +83,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not argv:
         build_parser().print_help()
         return 0
-    at = argv.index("--") if argv[0] == "run" and "--" in argv else len(argv)
+    own, training = split_at_dashes(argv) if argv[0] == "run" else (argv, [])
     try:
-        args = build_parser(argv[0]).parse_args(argv[:at])
+        args = build_parser(argv[0]).parse_args(own)
     except SystemExit as request:  # --help, or an error that is already printed
         return int(request.code or 0)
-    args.training = argv[at + 1 :]
+    args.training = training
     for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: temporary files and jobs of a grid are gone
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup
             signal.signal(number, signal.default_int_handler)

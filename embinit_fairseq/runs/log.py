@@ -153,6 +153,15 @@ def option_in(configuration: str, name: str) -> str | None:
     return match and next(group for group in match.groups() if group is not None)
 
 
+def logged(path: Path, tag: str) -> list[dict[str, Any]]:
+    """Return the values that fairseq has logged under a tag (`valid1`, `test`), with its names; [] without a log."""
+    if not path.is_file():
+        return []
+    lines = (_RECORD.search(without_colours(line)) for _, line in read_lines(path, errors="replace"))
+    messages = [line[4] for line in lines if line and line[3] == tag]
+    return [json.loads(message) for message in messages if message.startswith("{") and message.endswith("}")]
+
+
 def read_log(path: Path) -> RunLog:
     """Return the content of a log; raise DataError if there is no such file."""
     log = RunLog()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.io import read_json
+from embinit_fairseq.io import read_json, write_json
 from embinit_fairseq.runs.command import DATA, FREE_OPTIONS, LIMITS, PLACES, Command, joint_hash, parse_command
 from embinit_fairseq.runs.log import RunLog, best_place, nats, read_log
 from embinit_fairseq.runs.metrics import higher_is_better
@@ -69,6 +69,14 @@ def result_of(record: Mapping[str, Any], folder: Path, log: RunLog, earlier: Map
         if seconds and None not in seconds:  # the seconds of a killed session are not known
             result["time"][unit] = round(sum(seconds), 3)
     return result
+
+
+def add_scores(run: Path, scores: Mapping[str, Any], **more: Any) -> None:
+    """Write scores, and other entries, into the result.json of a finished run; its other scores stay."""
+    record = read_record(run / RESULT)
+    result = {**record, "scores": {**(record.get("scores") or {}), **scores}, **more}
+    if result != record:
+        write_json(run / RESULT, result)
 
 
 def summary(log: RunLog, metric: str, higher: bool) -> dict[str, Any]:

@@ -10,16 +10,16 @@ Moses tokens with Moses' escapes.
 from __future__ import annotations
 
 import gzip
+import html
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from tqdm import tqdm
-from wmt14.clean import normaliser
 from wmt14.sgm import read_pair, same_length, utf8_lines
-from wmt14.testset import unescaped
 
 from embinit_fairseq.arguments import ArgumentParser
+from embinit_fairseq.vocab.cleaning import moses_punctuation
 
 LANGS = ("de", "en")
 #: Multi30k's names of the splits
@@ -42,7 +42,7 @@ def find(folder: Path, name: str, pair: str) -> Path:
 def read_train(path: Path) -> list[str]:
     """Return the sentences of a train.tags file, without the lines about a talk (<url>, <title>, ...)."""
     lines = (line for line in utf8_lines(path) if not line.lstrip().startswith("<"))
-    return [" ".join(unescaped(line).split()) for line in lines]
+    return [" ".join(html.unescape(line).split()) for line in lines]
 
 
 def training_pairs(folder: Path, pair: str) -> list[tuple[str, str]]:
@@ -63,7 +63,7 @@ def test_pairs(folder: Path, pair: str, names: list[str]) -> list[tuple[str, str
     pairs: list[tuple[str, str]] = []
     for name in names:
         paths = [find(folder, f"IWSLT17.TED.{name}.{{pair}}.{lang}.xml", pair) for lang in LANGS]
-        sides = ([unescaped(line) for line in side] for side in read_pair(*paths))
+        sides = ([html.unescape(line) for line in side] for side in read_pair(*paths))
         pairs += zip(*sides)
     return pairs
 
@@ -72,12 +72,13 @@ def tokenised(lines: list[str], lang: str) -> Iterator[str]:
     """Yield lower-cased, normalised Moses tokens with their escapes: Multi30k's lc.norm.tok."""
     from sacremoses import MosesTokenizer
 
-    normalise, moses = normaliser(lang), MosesTokenizer(lang=lang)
+    normalise, moses = moses_punctuation(lang), MosesTokenizer(lang=lang)
     for line in tqdm(lines, desc=f"tokens, {lang}", unit="line", disable=None, leave=False):
         yield moses.tokenize(normalise(line).lower(), return_str=True)
 
 
 def write(folder: Path, split: str, pairs: list[tuple[str, str]]) -> None:
+    """Write the raw text and the tokens of a split."""
     for lang, lines in zip(LANGS, zip(*pairs)):
         raw, tok = folder / f"raw/{split}.{lang}.gz", folder / f"tok/{split}.lc.norm.tok.{lang}"
         for path in (raw, tok):
@@ -87,6 +88,7 @@ def write(folder: Path, split: str, pairs: list[tuple[str, str]]) -> None:
 
 
 def main() -> None:
+    """Convert the splits."""
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with IWSLT 2017's files")
     parser.add_argument("--pair", required=True, choices=("de-en", "en-de"), help="source and target")

@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from embinit_fairseq.arguments import ArgumentParser, read_pairs
+from embinit_fairseq.arguments import ArgumentParser, read_pairs, split_at_dashes
 from embinit_fairseq.errors import OptionError, one_line
 from embinit_fairseq.init.strategies import STRATEGIES
 
@@ -337,9 +337,9 @@ def parse(words: list[str]) -> argparse.Namespace:
     add("--output", type=Path, required=True, help="a folder for each training goes here")
     add("--device", choices=("auto", "cpu", "gpu"), default="auto", help="auto: a GPU where torch finds one")
     add("--precision", choices=("fp32", "bf16"), default="fp32", help="of the trainings; default: %(default)s")
-    split = words.index("--") if "--" in words else len(words)
-    args = parser.parse_args(words[:split])
-    args.extra = words[split + 1 :]
+    own, extra = split_at_dashes(words)
+    args = parser.parse_args(own)
+    args.extra = extra
     args.vectors = read_pairs("--vectors", args.vectors, "NAME=PATH")
     pairs = [pair for pair in ("de-en", "en-de") if (args.data / f"bin/train.{pair}.en.bin").is_file()]
     if not pairs:

@@ -6,11 +6,19 @@ killed task is repeated alone. An engine (engines.py) runs them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from embinit_fairseq.io import read_json
+
+#: of the text of a shard
+SPLITS = ("train", "valid")
+Line = TypeVar("Line")
 
 
 @dataclass(frozen=True)
@@ -58,3 +66,16 @@ def shard_files(folder: Path, name: str) -> list[Path]:
 def finished_shards(folder: Path) -> list[Path]:
     """Return the folders of the shards, in the order of the input."""
     return sorted(path for path in folder.glob("[0-9]*") if path.name.isdigit())
+
+
+def sum_stats(folder: Path) -> dict[str, int]:
+    """Return the sums over all shards of what their stats.json count, sorted by name."""
+    total: Counter[str] = Counter()
+    for path in shard_files(folder, "stats.json"):
+        total.update(read_json(path))
+    return dict(sorted(total.items()))
+
+
+def paragraphs(lines: Iterable[Line]) -> Iterator[list[Line]]:
+    """Yield the lines, or what they were made to, between empty ones."""
+    return (list(group) for is_text, group in groupby(lines, bool) if is_text)

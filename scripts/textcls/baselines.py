@@ -60,7 +60,12 @@ class Sets:
 
 
 def read_sets(text: Path, words: Path, labels: Path) -> Sets:
-    """text: folder with <set>.input0 and <set>.label; words, labels: fairseq dictionaries. IDF is that of train."""
+    """Return features, with the IDF of train, and classes.
+
+    Args:
+        text: folder with <set>.input0 and <set>.label.
+        words, labels: fairseq dictionaries.
+    """
     vocabulary, classes = read_symbols(words), read_symbols(labels)
     vectorizer = TfidfVectorizer(tokenizer=str.split, token_pattern=None, lowercase=False, vocabulary=vocabulary)
     texts, targets = (
@@ -152,6 +157,23 @@ def record_of(args: argparse.Namespace) -> dict:
     return {**new_record(command, data_hashes([data]), labels, "valid_loss"), "hardware": hardware()}
 
 
+def result_of(outcome: Outcome, sets: Sets) -> dict:
+    """Return the entries of result.json that follow from an outcome."""
+    counts = np.zeros((len(sets.classes),) * 2, dtype=int)
+    np.add.at(counts, (sets.labels["test"], outcome.test), 1)
+    classes, macro_f1 = of_classes(counts, sets.classes)
+    right = 100 * float((sets.labels["test"] == outcome.test).mean())
+    loss, accuracy = outcome.valid_loss, outcome.valid_accuracy
+    return {
+        "parameters": {"all": outcome.parameters, "trained": outcome.parameters},
+        "epochs": {},
+        "best": {"epoch": outcome.epoch, "valid_accuracy": accuracy, "valid_loss_nats": loss},
+        "init": None,
+        "scores": {"test_accuracy": right, "test_macro_f1": macro_f1},
+        "classes": classes,
+    }
+
+
 def main() -> None:
     """Train a model, unless its run is finished, and write its record."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -173,23 +195,10 @@ def main() -> None:
     text, dictionaries = args.data / "seeds" / str(args.seed) / "text", ("seeds/dict.txt", "corpus/labels.txt")
     sets = read_sets(text, *(args.data / name for name in dictionaries))
     outcome = tfidf_lr(sets) if args.model == "tfidf_lr" else mlp(sets, args.seed, args.max_epoch, args.patience)
-    counts = np.zeros((len(sets.classes),) * 2, dtype=int)
-    np.add.at(counts, (sets.labels["test"], outcome.test), 1)
-    classes, macro_f1 = of_classes(counts, sets.classes)
-    right = 100 * float((sets.labels["test"] == outcome.test).mean())
-    scores = {"test_accuracy": right, "test_macro_f1": macro_f1}
-    loss, accuracy = outcome.valid_loss, outcome.valid_accuracy
-    result = {
-        "parameters": {"all": outcome.parameters, "trained": outcome.parameters},
-        "epochs": {},
-        "best": {"epoch": outcome.epoch, "valid_accuracy": accuracy, "valid_loss_nats": loss},
-        "init": None,
-        "scores": scores,
-        "classes": classes,
-        "time": {"wall_s": round(time.monotonic() - began, 3), "cpu_s": round(time.process_time(), 3)},
-    }
-    write_json(file, {**record, **result})
-    show(args.save_dir, scores, classes)
+    result = result_of(outcome, sets)
+    seconds = {"wall_s": round(time.monotonic() - began, 3), "cpu_s": round(time.process_time(), 3)}
+    write_json(file, {**record, **result, "time": seconds})
+    show(args.save_dir, result["scores"], result["classes"])
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from embinit_fairseq.arguments import ArgumentParser, read_pairs
+from embinit_fairseq.arguments import ArgumentParser, read_pairs, split_at_dashes
 from embinit_fairseq.errors import EmbinitError, OptionError, one_line
 from embinit_fairseq.vectors.open import open_sources, parse_source
 
@@ -124,10 +124,9 @@ def main() -> None:
     add("--seeds", type=int, nargs="+", help="default: all prepared seeds")
     add("--epochs", type=int, default=200, help="at most; default: %(default)s")
     add("--patience", type=int, default=10, help="epochs without a lower validation loss; default: %(default)s")
-    words = sys.argv[1:]
-    split = words.index("--") if "--" in words else len(words)
-    args = parser.parse_args(words[:split])
-    args.extra = words[split + 1 :]
+    own, extra = split_at_dashes(sys.argv[1:])
+    args = parser.parse_args(own)
+    args.extra = extra
     print(*lines(args), sep="\n")
 
 

@@ -9,8 +9,6 @@ RUN/confusion.png.
 from __future__ import annotations
 
 import argparse
-import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +17,10 @@ import numpy as np
 from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import DataError, one_line
 from embinit_fairseq.figures import draw_confusion
-from embinit_fairseq.io import write_json
 from embinit_fairseq.modules.glue_metrics import class_f1
 from embinit_fairseq.runs.curves import try_to_draw
-from embinit_fairseq.runs.record import RESULT, read_record
+from embinit_fairseq.runs.log import logged
+from embinit_fairseq.runs.record import add_scores
 from embinit_fairseq.vocab.dictionary import read_dictionary
 
 
@@ -52,15 +50,12 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="folder of a run that was trained and tested by train.sh")
     parser.add_argument("--labels", type=Path, required=True, help="corpus/labels.txt of prepare.sh")
     args = parser.parse_args()
-    record, log = read_record(args.run / RESULT), args.run / "test.log"
-    lines = re.findall(r"\| INFO \| test \| (\{.*\})$", log.read_text("utf-8"), re.M) if log.is_file() else []
-    if not lines:
-        raise DataError(f"{log}: no result of fairseq-validate; remove the folder and run train.sh again")
-    logged = json.loads(lines[-1])
-    classes, macro_f1 = of_classes(np.array(logged["test_confusion"]), read_symbols(args.labels))
-    scores = {name: float(logged[name]) for name in ("test_loss", "test_accuracy")} | {"test_macro_f1": macro_f1}
-    if (record.get("scores"), record.get("classes")) != (scores, classes):
-        write_json(args.run / RESULT, {**record, "scores": scores, "classes": classes})
+    tests = logged(args.run / "test.log", "test")
+    if not tests:
+        raise DataError(f"{args.run}/test.log: no result of fairseq-validate; remove the folder and run train.sh again")
+    classes, macro_f1 = of_classes(np.array(tests[-1]["test_confusion"]), read_symbols(args.labels))
+    scores = {name: float(tests[-1][name]) for name in ("test_loss", "test_accuracy")} | {"test_macro_f1": macro_f1}
+    add_scores(args.run, scores, classes=classes)
     show(args.run, scores, classes)
 
 

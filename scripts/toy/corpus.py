@@ -71,6 +71,7 @@ def pair(sentence: Sentence) -> Pair:
 
 
 def _draw(seed: int, part: str) -> Iterator[Sentence]:
+    """Yield endless sentences; each part has its own sequence."""
     sampler = Sampler(random.Random(f"{part}|{seed}").getrandbits(64))
     while True:
         yield sampler.sentence()
@@ -120,6 +121,7 @@ def make(config: CorpusConfig) -> dict[str, list[str]]:
 
 
 def main() -> None:
+    """Write the files of the corpus."""
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="folder for train.de ... mono.en")
     for option in dataclasses.fields(CorpusConfig):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toy.lexicon import CONJUNCTIONS, MODALS, POSSESSIVES, REPORTING, Pronoun, number_english
+from toy.lexicon import CONJUNCTIONS, MODALS, POSSESSIVES, REPORTING, Pronoun, Verb, number_english
 from toy.syntax import Argument, Clause, NounPhrase, PlacePhrase, Sentence
 
 _BE = {
@@ -14,7 +14,7 @@ _QUESTION_WORDS = {"why": "why", "when": "when", "where": "where"}
 
 
 def noun_phrase(phrase: NounPhrase) -> list[str]:
-    """Determiner, adjective and noun; "kein" as an object is "a" or "any": the verb has the "not"."""
+    """Return determiner, adjective and noun; "kein" as an object is "a" or "any": the verb has the "not"."""
     noun = phrase.noun.english_plural if phrase.plural else phrase.noun.english
     rest = [*([phrase.adjective.english] if phrase.adjective else []), noun]
     if phrase.determiner == "def":
@@ -29,6 +29,7 @@ def noun_phrase(phrase: NounPhrase) -> list[str]:
 
 
 def _subject(item: Argument) -> list[str]:
+    """Return the words of a subject; "kein" is "no"."""
     if isinstance(item, Pronoun):
         return [item.english]
     if item.determiner == "kein":
@@ -38,19 +39,36 @@ def _subject(item: Argument) -> list[str]:
 
 
 def _object(item: Argument) -> list[str]:
+    """Return the words of an object."""
     return [item.english_object] if isinstance(item, Pronoun) else noun_phrase(item)
 
 
 def place_phrase(place: PlacePhrase) -> list[str]:
+    """Return preposition and noun phrase."""
     return [*place.english.split(), *noun_phrase(place.phrase)]
 
 
 def _is_third(subject: Argument) -> bool:
+    """Return True for the third person singular, whose verb has an -s."""
     return subject.person == 3 and not subject.plural
 
 
+def _finite(verb: Verb, tense: str, third: bool) -> str:
+    """Return the finite form of a verb."""
+    if tense == "past":
+        return verb.english_past
+    return verb.english_third if third else verb.english
+
+
+def _do(tense: str, third: bool) -> str:
+    """Return the form of "do" in a question or a negation."""
+    if tense == "past":
+        return "did"
+    return "does" if third else "do"
+
+
 def _auxiliary(clause: Clause, inverted: bool) -> tuple[str, list[str]]:
-    """(auxiliary or "", main verb words) for a clause with a full verb."""
+    """Return (auxiliary or "", words of the main verb) of a clause with a full verb."""
     third, negative = _is_third(clause.subject), clause.negated or clause.kein
     verb = clause.verb
     if clause.tense == "future":
@@ -61,15 +79,14 @@ def _auxiliary(clause: Clause, inverted: bool) -> tuple[str, list[str]]:
             return modal, [verb.english]
         base, finite, rest = modal, _THIRD[modal] if third else modal, [verb.english]
     else:
-        base, rest = verb.english, []
-        finite = verb.english_past if clause.tense == "past" else verb.english_third if third else verb.english
+        base, finite, rest = verb.english, _finite(verb, clause.tense, third), []
     if negative or inverted:
-        return "did" if clause.tense == "past" else "does" if third else "do", [*base.split(), *rest]
+        return _do(clause.tense, third), [*base.split(), *rest]
     return "", [*finite.split(), *rest]
 
 
 def _complements(clause: Clause) -> list[str]:
-    """Objects with the verb's particle and preposition: "puts it on", "puts on the coat", "gives it to him"."""
+    """Return objects, particle and preposition: "puts it on", "puts on the coat", "gives it to him"."""
     verb, direct, indirect = clause.verb, clause.direct, clause.indirect
     particle = [verb.english_particle] if verb.english_particle else []
     preposition = [verb.english_preposition] if verb.english_preposition else []
@@ -85,7 +102,7 @@ def _complements(clause: Clause) -> list[str]:
 
 
 def _adverbials(clause: Clause, time_fronted: bool) -> list[str]:
-    """Manner, company, place, time."""
+    """Return manner, company, place and time."""
     manner = [clause.manner[1]] if clause.manner else []
     company = ["with", *noun_phrase(clause.company)] if clause.company else []
     place = place_phrase(clause.place) if clause.place else []
@@ -94,7 +111,7 @@ def _adverbials(clause: Clause, time_fronted: bool) -> list[str]:
 
 
 def clause_tokens(clause: Clause, inverted: bool = False, time_fronted: bool = False) -> list[str]:
-    """The clause without punctuation; `inverted` puts the auxiliary before the subject (do-support where needed)."""
+    """Return the clause without punctuation; `inverted`: the auxiliary, of a full verb a form of "do", is first."""
     subject, tail = _subject(clause.subject), _adverbials(clause, time_fronted)
     negation = ["not"] if clause.negated or clause.kein else []
     frequency = [clause.frequency[1]] if clause.frequency else []
@@ -112,7 +129,7 @@ def clause_tokens(clause: Clause, inverted: bool = False, time_fronted: bool = F
 
 
 def tokens(sentence: Sentence) -> list[str]:
-    """The English sentence as tokens; the first word is as in the dictionary ("I" and days keep their capitals)."""
+    """Return the sentence as tokens; the first word is as in the dictionary ("I" and days keep their capitals)."""
     main = sentence.main
     if sentence.conjunction in REPORTING:
         _, singular, plural = REPORTING[sentence.conjunction]

@@ -33,7 +33,7 @@ _QUESTION_WORDS = {"why": "warum", "when": "wann", "where": "wo"}
 
 
 def noun_phrase(phrase: NounPhrase, case: str) -> list[str]:
-    """Determiner, adjective and noun in `case` (nom, acc or dat)."""
+    """Return determiner, adjective and noun in `case` (nom, acc or dat)."""
     column = 3 if phrase.plural else "mfn".index(phrase.noun.gender)
     if phrase.determiner == "def":
         determiner, ending = [_ARTICLES[case][column]], _WEAK[case][column]
@@ -48,16 +48,19 @@ def noun_phrase(phrase: NounPhrase, case: str) -> list[str]:
 
 
 def argument(item: Argument, case: str) -> list[str]:
+    """Return the words of a pronoun or a noun phrase in `case`."""
     return [getattr(item, case)] if isinstance(item, Pronoun) else noun_phrase(item, case)
 
 
 def place_phrase(place: PlacePhrase) -> list[str]:
+    """Return preposition and noun phrase, contracted where German contracts them (im, zur)."""
     preposition, rest = place.german, noun_phrase(place.phrase, place.case)
     contracted = _CONTRACTIONS.get((preposition, rest[0]))
     return [contracted, *rest[1:]] if contracted else [preposition, *rest]
 
 
 def _modal(name: str, person: int, plural: bool) -> str:
+    """Return the finite form of a modal verb."""
     singular, second, second_plural = MODALS[name][:3]
     if plural:
         return second_plural if person == 2 else name
@@ -65,7 +68,7 @@ def _modal(name: str, person: int, plural: bool) -> str:
 
 
 def _verb_complex(clause: Clause) -> tuple[str, list[str], str]:
-    """(finite verb, what closes the sentence bracket, particle of a finite separable verb)."""
+    """Return (finite verb, what closes the sentence bracket, particle of a finite separable verb)."""
     person, plural = clause.subject.person, clause.subject.plural
     if clause.predicate:
         forms = _WAR if clause.tense == "past" else _SEIN
@@ -81,7 +84,7 @@ def _verb_complex(clause: Clause) -> tuple[str, list[str], str]:
 
 
 def _middle_field(clause: Clause, fronted: str, inverted: bool) -> list[str]:
-    """Subject, pronouns (accusative first), time, dative, accusative, nicht, manner, place.
+    """Return subject, pronouns (accusative first), time, dative, accusative, nicht, manner, place.
 
     inverted: the finite verb comes first; then pronouns precede a noun subject (heute gibt ihm der Mann ...).
     """
@@ -110,6 +113,7 @@ def _middle_field(clause: Clause, fronted: str, inverted: bool) -> list[str]:
 
 
 def _front(clause: Clause, slot: str) -> list[str]:
+    """Return the words of the part that opens the sentence."""
     if slot == "time":
         return clause.time.german.split()
     if slot == "place":
@@ -123,19 +127,19 @@ def _front(clause: Clause, slot: str) -> list[str]:
 
 
 def verb_second(clause: Clause, front: list[str], fronted: str = "") -> list[str]:
-    """`front`, the finite verb, the middle field, the end of the bracket."""
+    """Return `front`, the finite verb, the middle field, the end of the bracket."""
     finite, closing, particle = _verb_complex(clause)
     return [*front, finite, *_middle_field(clause, fronted, True), *([particle] if particle else []), *closing]
 
 
 def verb_final(clause: Clause) -> list[str]:
-    """Subordinate order: the finite verb comes last and keeps its particle (weil er die Tür aufmacht)."""
+    """Return a subordinate clause: the finite verb comes last and keeps its particle (weil er die Tür aufmacht)."""
     finite, closing, particle = _verb_complex(clause)
     return [*_middle_field(clause, "", False), *closing, particle + finite]
 
 
 def tokens(sentence: Sentence) -> list[str]:
-    """The German sentence as tokens; nouns keep their capitals, the first word is as in the dictionary."""
+    """Return the sentence as tokens; nouns keep their capitals, the first word is as in the dictionary."""
     main = sentence.main
     if sentence.conjunction in REPORTING:
         verb = REPORTING[sentence.conjunction][0] if main.subject.plural else sentence.conjunction

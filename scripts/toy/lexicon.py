@@ -28,6 +28,7 @@ class Noun:
     kinds: frozenset[str]
 
     def german(self, case: str, plural: bool) -> str:
+        """Return the form of the noun in `case` (nom, acc or dat)."""
         if plural:
             needs_n = case == "dat" and self.plural[-1] not in "ns"
             return self.plural + ("n" if needs_n else "")
@@ -36,6 +37,8 @@ class Noun:
 
 @dataclass(frozen=True)
 class Adjective:
+    """An adjective; kinds: of the nouns that it fits."""
+
     lemma: str
     stem: str
     english: str
@@ -65,7 +68,7 @@ class Verb:
     objects: frozenset[str]
 
     def german(self, person: int, plural: bool) -> str:
-        """Finite present form without the particle (er macht ... auf -> "macht")."""
+        """Return the finite present form without the particle (er macht ... auf -> "macht")."""
         if plural and person != 2:
             return self.infinitive[len(self.particle) :]
         return self.present[3] if plural else self.present[person - 1]
@@ -73,6 +76,8 @@ class Verb:
 
 @dataclass(frozen=True)
 class Place:
+    """A place with the prepositions of its location."""
+
     noun: Noun
     german: str
     english: str
@@ -80,6 +85,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Time:
+    """A phrase of time; tenses: of the clauses that it fits."""
+
     german: str
     english: str
     tenses: frozenset[str]
@@ -138,7 +145,7 @@ FREQUENCIES = {"oft": "often", "immer": "always", "manchmal": "sometimes", "nie"
 
 
 def number_german(value: int) -> str:
-    """Numeral from 2 to 49, ones before tens: 21 -> "einundzwanzig"."""
+    """Return a numeral from 2 to 49, ones before tens: 21 -> "einundzwanzig"."""
     if value <= 12:
         return _UNITS_DE[value]
     if value < 20:
@@ -148,7 +155,7 @@ def number_german(value: int) -> str:
 
 
 def number_english(value: int) -> str:
-    """Numeral from 2 to 49: 21 -> "twenty-one"."""
+    """Return a numeral from 2 to 49: 21 -> "twenty-one"."""
     if value <= 12:
         return _UNITS_EN[value]
     if value < 20:
@@ -159,20 +166,24 @@ def number_english(value: int) -> str:
 
 
 def _lines(name: str) -> list[str]:
+    """Return the entries of a word list."""
     lines = (WORDS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def _rows(name: str) -> list[list[str]]:
+    """Return the fields of each entry, which have no spaces."""
     return [line.split() for line in _lines(name)]
 
 
 def _optional(text: str) -> str:
+    """Return a field; "-" is an empty one."""
     return "" if text == "-" else text
 
 
 @cache
 def nouns() -> dict[str, Noun]:
+    """Return lemma -> noun."""
     return {
         lemma: Noun(lemma, gender[0], gender == "mw", plural, en, en_plural, frozenset(kinds.split(",")))
         for lemma, gender, plural, en, en_plural, kinds in _rows("nouns")
@@ -181,6 +192,7 @@ def nouns() -> dict[str, Noun]:
 
 @cache
 def adjectives() -> dict[str, Adjective]:
+    """Return lemma -> adjective."""
     return {
         lemma: Adjective(lemma, stem, en, frozenset(kinds.split(","))) for lemma, stem, en, kinds in _rows("adjectives")
     }
@@ -188,6 +200,7 @@ def adjectives() -> dict[str, Adjective]:
 
 @cache
 def verbs() -> dict[str, Verb]:
+    """Return infinitive -> verb."""
     table = {}
     for line in _lines("verbs"):
         german, english, syntax = (part.split() for part in line.split("|"))
@@ -209,15 +222,18 @@ def verbs() -> dict[str, Verb]:
 
 @cache
 def places() -> dict[str, Place]:
+    """Return lemma of a noun -> place."""
     return {lemma: Place(nouns()[lemma], de, en) for lemma, de, en in _rows("places")}
 
 
 @cache
 def manners() -> dict[str, str]:
+    """Return German -> English adverbs of manner."""
     return dict(_rows("manners"))
 
 
 @cache
 def times() -> dict[str, Time]:
+    """Return German phrase -> time."""
     entries = ([part.strip() for part in line.split("|")] for line in _lines("times"))
     return {de: Time(de, en, frozenset(tenses.split())) for de, en, tenses in entries}

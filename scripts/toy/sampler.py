@@ -12,7 +12,6 @@ import random
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
-from typing import Optional
 
 from toy import lexicon
 from toy.lexicon import PRONOUNS, Adjective, Noun, Pronoun, Time, Verb
@@ -37,12 +36,14 @@ _KINDS = {"statement": 78, "question": 10, "why": 5, "when": 4, "where": 3}
 
 
 def _strength(key: str, sigma: float) -> float:
+    """Return the log-normal strength that belongs to a key."""
     # seeding with a string hashes its characters with SHA-512: the same on every machine and Python version
     return math.exp(random.Random(key).gauss(0.0, sigma))
 
 
 @cache
 def _weights(head: str, words: tuple[str, ...]) -> list[float]:
+    """Return the cumulative weights of words as company of `head`."""
     return list(
         accumulate(
             _strength(f"frequency|{word}", FREQUENCY_SIGMA) * _strength(f"{head}|{word}", COLLOCATION_SIGMA)
@@ -53,16 +54,19 @@ def _weights(head: str, words: tuple[str, ...]) -> list[float]:
 
 @cache
 def _nouns_of(kinds: frozenset[str]) -> tuple[Noun, ...]:
+    """Return the nouns that are of one of the kinds."""
     return tuple(noun for noun in lexicon.nouns().values() if noun.kinds & kinds)
 
 
 @cache
 def _adjectives_of(kinds: frozenset[str]) -> tuple[Adjective, ...]:
+    """Return the adjectives that fit one of the kinds."""
     return tuple(adjective for adjective in lexicon.adjectives().values() if adjective.kinds & kinds)
 
 
 @cache
 def _verbs_of(frame: str) -> tuple[Verb, ...]:
+    """Return the verbs of a frame."""
     return tuple(verb for verb in lexicon.verbs().values() if verb.frame == frame)
 
 
@@ -86,12 +90,15 @@ class Sampler:
         self.random = random.Random(seed)
 
     def chance(self, probability: float) -> bool:
+        """Return True with this probability."""
         return self.random.random() < probability
 
     def weighted(self, table: dict[str, int]) -> str:
+        """Draw a key of a table of weights."""
         return self.random.choices(list(table), list(table.values()))[0]
 
-    def noun(self, kinds: frozenset[str], head: str, avoid: Optional[Argument] = None) -> Noun:
+    def noun(self, kinds: frozenset[str], head: str, avoid: Argument | None = None) -> Noun:
+        """Draw a noun of one of the kinds as company of `head`; not the noun of `avoid`."""
         nouns = _nouns_of(kinds)
         cumulative = _weights(head, tuple(noun.lemma for noun in nouns))
         while True:
@@ -100,11 +107,13 @@ class Sampler:
                 return noun
 
     def adjective(self, noun: Noun) -> Adjective:
+        """Draw an adjective that fits a noun."""
         adjectives = _adjectives_of(noun.kinds)
         cumulative = _weights(noun.lemma, tuple(adjective.lemma for adjective in adjectives))
         return self.random.choices(adjectives, cum_weights=cumulative)[0]
 
     def noun_phrase(self, noun: Noun, density: Density, determiner: str = "") -> NounPhrase:
+        """Draw determiner, number and adjective of a noun."""
         determiner = determiner or self.weighted(_DETERMINERS)
         if determiner == "poss":
             determiner = self.random.choice(sorted(lexicon.POSSESSIVES))
@@ -116,13 +125,18 @@ class Sampler:
         return NounPhrase(noun, determiner, plural, adjective, number)
 
     def subject(self, kinds: frozenset[str], head: str, density: Density, asked: bool) -> Argument:
+        """Draw a subject: a pronoun or a noun phrase; `asked`: of a question, which has no "kein"."""
         if "person" in kinds and self.chance(density.pronoun):
             return PRONOUNS[self.random.choice(["1sg", "2sg", "3m", "3f", "1pl", "2pl", "3pl"])]
-        determiner = "kein" if not asked and self.chance(0.03) else ""
+        determiner = self._kein(asked)
         return self.noun_phrase(self.noun(kinds, f"{head} subject"), density, determiner)
 
+    def _kein(self, asked: bool) -> str:
+        """Draw "kein" or nothing as the determiner of a subject."""
+        return "kein" if not asked and self.chance(0.03) else ""
+
     def object(self, kinds: frozenset[str], head: str, case: str, subject: Argument, density: Density) -> Argument:
-        """A noun phrase, or a pronoun that is not the subject's own person (no reflexives)."""
+        """Draw a noun phrase, or a pronoun that is not the subject's own person (no reflexives)."""
         if self.chance(density.pronoun * 0.6):
             names = ["1sg", "2sg", "3m", "3f", "1pl", "2pl", "3pl"] if "person" in kinds else ["3n"]
             fitting = [PRONOUNS[name] for name in names if getattr(PRONOUNS[name], case)]
@@ -132,6 +146,7 @@ class Sampler:
         return self.noun_phrase(self.noun(kinds, f"{head} {case}", subject), density)
 
     def place(self, head: str, goal: bool, density: Density) -> PlacePhrase:
+        """Draw a place; `goal`: where something moves to."""
         noun = self.noun(frozenset({"place"}), f"{head} place")
         phrase = self.noun_phrase(noun, Density(adjective=density.adjective * 0.6), "def")
         phrase = replace(phrase, plural=False)
@@ -144,6 +159,7 @@ class Sampler:
         return PlacePhrase(place.german, english, "acc", phrase)
 
     def time(self, tense: str) -> Time:
+        """Draw a phrase of time that fits a tense."""
         if self.chance(0.2):
             number = self.random.randint(2, 12)
             german, english = lexicon.number_german(number), lexicon.number_english(number)
@@ -155,6 +171,7 @@ class Sampler:
         return self.random.choice([time for time in lexicon.times().values() if tense in time.tenses])
 
     def clause(self, density: Density = MAIN, kind: str = "statement", tense: str = "") -> Clause:
+        """Draw a clause; that of a question for a place has no verb of motion and no adjective with "sein"."""
         frame = self.weighted(_FRAMES)
         while kind == "where" and frame in ("motion", "predicate"):
             frame = self.weighted(_FRAMES)
@@ -166,14 +183,16 @@ class Sampler:
         return self._negate(self._adverbials(clause, density, kind))
 
     def _copula(self, density: Density, tense: str, asked: bool) -> Clause:
+        """Draw a clause with "sein" and an adjective."""
         noun = self.noun(
             frozenset({"person", "animal", "food", "text", "clothing", "opening", "object", "vehicle"}), "sein"
         )
-        determiner = "kein" if not asked and self.chance(0.03) else "" if self.chance(0.3) else "def"
+        determiner = self._kein(asked) or ("" if self.chance(0.3) else "def")
         phrase = self.noun_phrase(noun, replace(density, adjective=0.0), determiner)
         return Clause(phrase, predicate=self.adjective(noun), tense="past" if tense == "past" else "present")
 
     def _core(self, frame: str, density: Density, tense: str, asked: bool) -> Clause:
+        """Draw verb, subject, objects and goal of a clause."""
         verbs = _verbs_of(frame)
         verb = self.random.choices(verbs, cum_weights=_weights(frame, tuple(verb.infinitive for verb in verbs)))[0]
         subject = self.subject(verb.subjects, verb.infinitive, density, asked)
@@ -190,6 +209,7 @@ class Sampler:
         return replace(clause, place=self.place(verb.infinitive, True, density)) if frame == "motion" else clause
 
     def _adverbials(self, clause: Clause, density: Density, kind: str) -> Clause:
+        """Add frequency, time, manner, company and place to a clause, each by chance."""
         added: dict[str, object] = {}
         if kind != "when" and self.chance(density.adverbial):
             if clause.verb and clause.tense in ("present", "past") and self.chance(0.2):
@@ -206,7 +226,7 @@ class Sampler:
         return replace(clause, **added)
 
     def _negate(self, clause: Clause) -> Clause:
-        """ "kein" for an indefinite direct object, "nicht" otherwise; nothing is negated twice."""
+        """Negate a clause by chance: an indefinite direct object by "kein", others by "nicht"; nothing twice."""
         subject = clause.subject
         twice = clause.frequency or (isinstance(subject, NounPhrase) and subject.determiner == "kein")
         if twice or not self.chance(0.15):
@@ -219,7 +239,7 @@ class Sampler:
         return replace(clause, negated=True)
 
     def _front(self, clause: Clause) -> str:
-        """What opens the sentence; an object only where its case is visible."""
+        """Draw what opens the sentence; an object only where its case is visible."""
         choices = ["time"] * 3 if clause.time else []
         direct, indirect = clause.direct, clause.indirect
         if (
@@ -236,6 +256,7 @@ class Sampler:
         return self.random.choice(choices) if choices and self.chance(0.4) else "subject"
 
     def sentence(self) -> Sentence:
+        """Draw a sentence: a question, a statement, reported speech, or two clauses."""
         kind = self.weighted(_KINDS)
         if kind != "statement":
             return Sentence(self.clause(MAIN, kind), kind=kind)
@@ -251,6 +272,7 @@ class Sampler:
         return self._with_subordinate()
 
     def _with_subordinate(self) -> Sentence:
+        """Draw a statement with a subordinate clause."""
         conjunction = self.random.choice(sorted(lexicon.CONJUNCTIONS))
         # clauses tied in time share their tense; reasons need not
         tense = self.weighted({"present": 65, "past": 35}) if conjunction in ("wenn", "während", "bevor") else ""

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional, Union
 
 from toy.lexicon import Adjective, Noun, Pronoun, Time, Verb
 
@@ -21,13 +20,13 @@ class NounPhrase:
     noun: Noun
     determiner: str = "def"
     plural: bool = False
-    adjective: Optional[Adjective] = None
+    adjective: Adjective | None = None
     number: int = 0
 
     person = 3
 
 
-Argument = Union[NounPhrase, Pronoun]
+Argument = NounPhrase | Pronoun
 
 
 @dataclass(frozen=True)
@@ -49,21 +48,22 @@ class Clause:
     """
 
     subject: Argument
-    verb: Optional[Verb] = None
-    predicate: Optional[Adjective] = None
+    verb: Verb | None = None
+    predicate: Adjective | None = None
     tense: str = "present"
     modal: str = ""
     negated: bool = False
-    direct: Optional[Argument] = None
-    indirect: Optional[Argument] = None
-    time: Optional[Time] = None
-    frequency: Optional[tuple[str, str]] = None
-    manner: Optional[tuple[str, str]] = None
-    company: Optional[NounPhrase] = None
-    place: Optional[PlacePhrase] = None
+    direct: Argument | None = None
+    indirect: Argument | None = None
+    time: Time | None = None
+    frequency: tuple[str, str] | None = None
+    manner: tuple[str, str] | None = None
+    company: NounPhrase | None = None
+    place: PlacePhrase | None = None
 
     @property
     def kein(self) -> bool:
+        """Return True if "kein" of the direct object negates the clause."""
         return isinstance(self.direct, NounPhrase) and self.direct.determiner == "kein"
 
 
@@ -80,5 +80,5 @@ class Sentence:
     front: str = "subject"
     kind: str = "statement"
     conjunction: str = ""
-    subordinate: Optional[Clause] = None
+    subordinate: Clause | None = None
     subordinate_first: bool = False

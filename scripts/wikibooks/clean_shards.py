@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 
 from shards.counts import write_counts
-from shards.tasks import Task
+from shards.tasks import SPLITS, Task
 from wikibooks.duplicates import read_documents, repeated
 from wikibooks.near import near_duplicates
 from wikibooks.split import MAX_CHARS, PASSAGE_LINES, check_passages, passages_of, shard_records
@@ -122,7 +122,7 @@ class ShardWriter:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.files = {split: (folder / f"{split}.txt").open("w", encoding="utf-8") for split in ("train", "valid")}
+        self.files = {split: (folder / f"{split}.txt").open("w", encoding="utf-8") for split in SPLITS}
         self.words: Counter[str] = Counter()  # of the training text only: the validation text teaches nothing
         self.stats: Counter[str] = Counter()
 

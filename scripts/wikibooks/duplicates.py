@@ -18,13 +18,14 @@ from pathlib import Path
 
 import numpy as np
 from shards.exchange import Exchange, rows_for
-from shards.tasks import Step, Task
+from shards.tasks import Step, Task, paragraphs
 from wikibooks.split import shard_records
 
 from embinit_fairseq.io import whole_file
 
 
 def number_of_shards(work: Path) -> int:
+    """Return the number of shards of the input."""
     return len(shard_records(work))
 
 
@@ -39,10 +40,12 @@ def by_shard(rows: np.ndarray, destinations: int) -> np.ndarray:
 
 
 def digest_files(work: Path) -> list[Path]:
+    """Return the file of digests of each shard."""
     return [work / "digests" / f"{shard:05}.npy" for shard in range(number_of_shards(work))]
 
 
 def found_files(work: Path) -> list[Path]:
+    """Return the file of duplicates of each range of digests."""
     return [work / "found" / path.name for path in digest_files(work)]
 
 
@@ -82,14 +85,8 @@ def _found_tasks(work: Path) -> list[Task]:
 
 def read_documents(path: Path) -> Iterator[list[bytes]]:
     """Yield the documents of a raw shard as lists of lines."""
-    document: list[bytes] = []
     with open(path, "rb") as text:
-        for raw in text:
-            if line := raw.rstrip(b"\n"):
-                document.append(line)
-            elif document:
-                yield document
-                document = []
+        yield from paragraphs(raw.rstrip(b"\n") for raw in text)
 
 
 def digests(documents: Iterator[list[bytes]], unit: str) -> np.ndarray:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shards.counts import WordSet, write_counts
-from shards.tasks import Task, finished_shards
+from shards.tasks import SPLITS, Task, finished_shards, paragraphs
 from wikibooks.clean_shards import SYMBOLS, UNKNOWN
 
 from embinit_fairseq.errors import OptionError
@@ -51,7 +51,7 @@ def encode_shard(shard: Path, output: Path, codes: Path, frequent: Path | None) 
     stats: Counter[str] = Counter()
     symbols: Counter[str] = Counter()
     with whole_folder(output, option="") as folder:
-        for split in ("train", "valid"):
+        for split in SPLITS:
             with open(folder / f"{split}.txt", "w", encoding="utf-8") as file:
                 for document in read_sentences(shard / f"{split}.txt"):
                     lines = [" ".join(map(encoder, sentence)) for sentence in join_short(document)]
@@ -68,14 +68,8 @@ def encode_shard(shard: Path, output: Path, codes: Path, frequent: Path | None) 
 
 def read_sentences(path: Path) -> Iterator[list[list[str]]]:
     """Yield documents as lists of sentences; a blank line ends a document."""
-    document: list[list[str]] = []
     with open(path, encoding="utf-8", newline="\n") as text:
-        for line in text:
-            if words := line.split():
-                document.append(words)
-            elif document:
-                yield document
-                document = []
+        yield from paragraphs(map(str.split, text))
 
 
 def _cost(first: list[str], second: list[str]) -> float:
@@ -131,4 +125,4 @@ class Encoder:
 
 def text_bytes(shard: Path) -> int:
     """Return the size of the text of a cleaned or encoded shard."""
-    return sum((shard / f"{split}.txt").stat().st_size for split in ("train", "valid"))
+    return sum((shard / f"{split}.txt").stat().st_size for split in SPLITS)

@@ -26,6 +26,7 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
+    """Read the options and prepare the text."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("input", type=Path, nargs="+", help="files with text")
     parser.add_argument("--output", type=Path, required=True, help="folder for work/, bin/, bpe.codes, report.json")

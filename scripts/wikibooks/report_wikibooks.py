@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from shards.tasks import finished_shards
+from shards.tasks import SPLITS, finished_shards, sum_stats
 from wikibooks.clean_shards import cleaner
 from wikibooks.duplicates import read_documents
 from wikibooks.encode_shards import Encoder
@@ -17,8 +17,6 @@ from embinit_fairseq.corpora.fairseq_data import count
 from embinit_fairseq.io import read_json, write_json
 from embinit_fairseq.vocab.preparation_options import parse_steps
 from embinit_fairseq.vocab.preparation_record import record_preparation
-
-SPLITS = ("train", "valid")
 
 
 def write_report(output: Path) -> dict[str, Any]:
@@ -61,14 +59,12 @@ def sum_up(work: Path) -> dict[str, Any]:
     raw: Counter[str] = Counter()
     for shard in shard_records(work):
         raw.update({key: shard[key] for key in ("bytes", "lines", "too_long")})
-    sums: dict[str, Any] = {"raw": dict(raw)}
-    for stage in ("clean", "encoded"):
-        total: Counter[str] = Counter()
-        for path in sorted((work / stage).glob("[0-9]*/stats.json")):
-            total.update(read_json(path))
-        sums[stage] = dict(sorted(total.items()))
-    sums["words"] = read_json(work / "words" / "stats.json")
-    return sums
+    return {
+        "raw": dict(raw),
+        "clean": sum_stats(work / "clean"),
+        "encoded": sum_stats(work / "encoded"),
+        "words": read_json(work / "words" / "stats.json"),
+    }
 
 
 def in_words(sums: dict[str, Any]) -> list[str]:
@@ -82,7 +78,7 @@ def in_words(sums: dict[str, Any]) -> list[str]:
     if clean["lines_not_utf8"]:
         lines += [f"{clean['lines_not_utf8']:,} lines were not UTF-8: these bytes were removed; check the input"]
     lines += [f"{words['word_types']:,} word types in training, {words['frequent_types']:,} of them kept"]
-    for split in ("train", "valid"):
+    for split in SPLITS:
         share = 100 * sums["binary"][split]["unknown"] / max(sums["binary"][split]["tokens"], 1)
         lines += [
             f"{split}: {encoded[f'{split}_documents']:,} documents, {encoded[f'{split}_sentences']:,} sentences, "

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from shards.tasks import Task, finished_shards
-from wikibooks.inputs import SAMPLE, SAMPLE_LINES, check_markup, check_text, open_input, read_lines
+from wikibooks.inputs import SAMPLE, SAMPLE_LINES, check_markup, check_text, read_lines
+from wikibooks.open_inputs import open_input
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import read_json, whole_folder, write_json

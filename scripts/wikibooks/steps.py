@@ -20,9 +20,8 @@ from functools import partial
 from pathlib import Path
 
 from shards import binary, counts
-from shards.tasks import Step, Task, finished_shards, once, shard_files
+from shards.tasks import SPLITS, Step, Task, finished_shards, once, shard_files, sum_stats
 from wikibooks import clean_shards, duplicates, encode_shards, near, split
-from wikibooks.report_wikibooks import SPLITS, sum_up
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.vocab.cleaning import SYMBOLS
@@ -32,6 +31,7 @@ def steps(args: argparse.Namespace) -> list[Step]:
     """Return the steps; args: the options of prepare_wikibooks.py."""
     output, work = args.output, args.output / "work"
     words, codes = work / "word_counts", output / "bpe.codes"
+    encoded, dictionary = work / "encoded", work / "dict.txt"
     inputs = [path.resolve() for path in args.input]
     learn = (words, work / "words", args.frequent_types, args.bpe_words, args.bpe_merges, codes)
     return [
@@ -41,10 +41,7 @@ def steps(args: argparse.Namespace) -> list[Step]:
         counts.merge_step("count words", partial(shard_files, work / "clean", "words.txt"), words),
         once("learn merges", codes, counts.learn_words, *learn),
         Step("encoding", partial(encode_shards.encode_tasks, work, codes)),
-        once(
-            *("dictionary", work / "dict.txt", binary.write_dictionary, work / "encoded"),
-            *(work / "dict.txt", args.vocabulary, SYMBOLS),
-        ),
+        once("dictionary", dictionary, binary.write_dictionary, encoded, dictionary, args.vocabulary, SYMBOLS),
         Step("binarising", partial(binary_tasks, work)),
         Step("joining", partial(join_tasks, work, output / "bin", args.part_gb * 1e9)),
     ]
@@ -52,7 +49,7 @@ def steps(args: argparse.Namespace) -> list[Step]:
 
 def binary_tasks(work: Path) -> list[Task]:
     """Return a task per shard. OptionError if nothing is left for validation."""
-    if not sum_up(work)["encoded"].get("valid_sentences"):
+    if not sum_stats(work / "encoded").get("valid_sentences"):
         raise OptionError("nothing was left for validation: give more text, or a smaller VALID_EVERY")
     texts = {split: f"{split}.txt" for split in SPLITS}
     tasks = []

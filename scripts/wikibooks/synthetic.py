@@ -29,6 +29,7 @@ def spelling(rank: int) -> str:
 
 
 def words(generator: np.random.Generator) -> Iterator[str]:
+    """Yield endless words, frequent and rare ones."""
     common = [spelling(rank) for rank in range(_AT_A_TIME)]
     while True:
         # The frequency of rank r falls with (r + 10)^-1.5: about 1.4 million different words in a gigabyte.
@@ -37,6 +38,7 @@ def words(generator: np.random.Generator) -> Iterator[str]:
 
 
 def paragraph(source: Iterator[str], generator: np.random.Generator) -> str:
+    """Return a paragraph of one to six sentences."""
     sentences = []
     for length in generator.integers(2, 30, size=generator.integers(1, 7)).tolist():
         sentence = [next(source) for _ in range(length)]
@@ -61,6 +63,7 @@ def lines(seed: int) -> Iterator[str]:
 
 
 def main() -> None:
+    """Write the text."""
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=float, required=True, help="size of the text (standard output)")
     parser.add_argument("--seed", type=int, default=1, help="default %(default)s")

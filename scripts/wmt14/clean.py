@@ -18,15 +18,18 @@ from itertools import zip_longest
 from pathlib import Path
 
 from shards.counts import write_counts
-from shards.tasks import Task
+from shards.tasks import SPLITS, Task
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import read_json, whole_folder, write_json
+from embinit_fairseq.vocab.preparation_options import parse_steps
+from embinit_fairseq.vocab.preparation_record import libraries
+from embinit_fairseq.vocab.preparation_steps import Preparation
 
 #: characters; a longer line would have more than 250 pieces, and takes the libraries quadratic time
 MAX_CHARS = 5000
-TOKENS = ("subword_nmt", "sentencepiece")
-SPLITS = ("train", "valid")
+#: kind of the pieces -> the steps from raw text, as `--preparation` has them
+STEPS = {"subword_nmt": "normalised,moses:no-escape:dashes,bpe", "sentencepiece": "normalised,sentencepiece"}
 
 
 def range_tasks(work: Path, langs: list[str], size: int, limit: int | None) -> list[Task]:
@@ -62,7 +65,7 @@ def clean_tasks(work: Path, langs: list[str], tokens: str, valid_every: int) -> 
     Args:
         work: folder with ranges/.
         langs: source and target.
-        tokens: the model that will segment the text, one of TOKENS.
+        tokens: the kind of the pieces that the text will have, a key of STEPS.
         valid_every: every N-th pair is for validation.
     """
     tasks = []
@@ -101,29 +104,14 @@ def cut(paths: dict[str, Path], first: int, size: int, limit: int | None) -> Ite
         yield shard()
 
 
-def normaliser(lang: str) -> Callable[[str], str]:
-    """Return Moses' normalisation of punctuation; it removes control characters and makes all spaces one space."""
-    from sacremoses import MosesPunctNormalizer
-
-    moses = MosesPunctNormalizer(lang=lang)
-    return lambda line: moses.remove_control_chars(" ".join(moses.normalize(line).split()))
-
-
-def moses_words(lang: str, split_hyphens: bool) -> Callable[[str], str]:
-    """Return a function to Moses tokens without escapes. split_hyphens: well-known -> well @-@ known."""
-    from sacremoses import MosesTokenizer
-
-    moses = MosesTokenizer(lang=lang)
-    return lambda line: " ".join(moses.tokenize(line, aggressive_dash_splits=split_hyphens, escape=False))
-
-
 def cleaner(lang: str, tokens: str) -> Callable[[str], str]:
-    """Return the function that cleans a line before it is segmented; SystemExit without sacremoses."""
-    try:
-        normalise, words = normaliser(lang), moses_words(lang, split_hyphens=True)
-    except ModuleNotFoundError as error:
-        raise SystemExit(f"error: {error.name} is missing: pip install sacremoses") from None
-    return normalise if tokens == "sentencepiece" else lambda line: words(normalise(line))
+    """Return the function that cleans a line before it is segmented; OptionError without sacremoses."""
+    prepare = Preparation(parse_steps(STEPS[tokens], lang))
+    with libraries():
+        prepare.parts("")
+    if tokens == "sentencepiece":
+        return lambda line: "".join(prepare.parts(line))
+    return lambda line: " ".join("".join(prepare.parts(line)).split())  # sacremoses may write two spaces
 
 
 def lines_of(place: list) -> Iterator[bytes]:

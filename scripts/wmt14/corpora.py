@@ -27,6 +27,7 @@ class Corpus:
     suffix: str = ""
 
     def member(self, lang: str) -> str:
+        """Return the path of the file of a language in the archive."""
         return f"{self.stem}.{lang}{self.suffix}"
 
 
@@ -87,6 +88,7 @@ _LATER = "news-v12"
 
 
 def default_corpora(pair: str) -> list[str]:
+    """Return the names of the corpora of WMT 2014."""
     return [name for name in PAIRS[pair] if name != _LATER]
 
 
@@ -95,6 +97,6 @@ TEST_ARCHIVE = "test-full.tgz"
 
 
 def test_member(pair: str, side: str) -> str:
-    """The file of newstest2014 in its archive; side: src or ref."""
+    """Return the file of newstest2014 in its archive; side: src or ref."""
     source, target = pair.split("-")
     return f"test-full/newstest2014-{target}{source}-{side}.{source if side == 'src' else target}.sgm"

@@ -12,8 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from shards.counts import write_counts
-from shards.tasks import Task, finished_shards
-from wmt14.clean import SPLITS
+from shards.tasks import SPLITS, Task, finished_shards
 
 from embinit_fairseq.io import whole_folder
 
@@ -26,7 +25,7 @@ def encode_tasks(
     Args:
         work: folder with clean/.
         langs: source and target.
-        tokens: kind of `model`, one of TOKENS.
+        tokens: kind of `model`, a key of clean.STEPS.
         model: merges of BPE or sentencepiece model.
         max_length: pieces of a line.
         max_ratio: pieces of one side for each piece of the other.

@@ -30,12 +30,13 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
+    """Read the options and prepare the text."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pair", choices=PAIRS, required=True)
     parser.add_argument("--data", type=Path, help="folder with WMT's files or archives (default: download them)")
     parser.add_argument("--corpora", nargs="+", metavar="NAME", help="default: WMT 2014's")
     parser.add_argument("--limit", type=int, help="only the first pairs of each corpus")
-    parser.add_argument("--tokens", choices=("subword_nmt", "sentencepiece"), required=True)
+    parser.add_argument("--tokens", choices=clean.STEPS, required=True)
     parser.add_argument("--size", type=int, required=True, help="merges of BPE, pieces of sentencepiece")
     parser.add_argument("--bpe-words", type=int, required=True, help="most frequent words to learn BPE from")
     parser.add_argument("--spm-type", choices=("unigram", "bpe"), required=True)

@@ -6,7 +6,8 @@ import html
 from collections import Counter
 from pathlib import Path
 
-from wmt14.clean import SPLITS, shard_records
+from shards.tasks import SPLITS, sum_stats
+from wmt14.clean import STEPS, shard_records
 
 from embinit_fairseq.io import read_json, read_lines, write_json
 from embinit_fairseq.vocab.preparation_options import parse_steps
@@ -21,24 +22,19 @@ _REASONS = {
 
 
 def collect(work: Path, dictionary: Path) -> dict:
-    """{"corpora": {name: pairs}, "clean": ..., "encoded": ..., "test": where it comes from, "dictionary": symbols}."""
+    """Return the report: pairs of each corpus, numbers over all shards, the origin of the test set, symbols."""
     corpora: Counter[str] = Counter()
     for shard in shard_records(work):
         corpora[shard["corpus"]] += shard["pairs"]
-    sums: dict = {"corpora": dict(corpora)}
-    for stage in ("clean", "encoded"):
-        found: Counter[str] = Counter()
-        for path in sorted((work / stage).glob("[0-9]*/stats.json")):
-            found.update(read_json(path))
-        sums[stage] = dict(sorted(found.items()))
-    sums["test"] = read_json(work / "files.json")["test"]
     with open(dictionary, encoding="utf-8") as lines:
-        sums["dictionary"] = sum(1 for _ in lines)
-    return sums
-
-
-#: kind of the pieces -> the steps from raw text, as `--preparation` has them
-STEPS = {"subword_nmt": "normalised,moses:no-escape:dashes,bpe", "sentencepiece": "normalised,sentencepiece"}
+        symbols = sum(1 for _ in lines)
+    return {
+        "corpora": dict(corpora),
+        "clean": sum_stats(work / "clean"),
+        "encoded": sum_stats(work / "encoded"),
+        "test": read_json(work / "files.json")["test"],
+        "dictionary": symbols,
+    }
 
 
 def write_report(output: Path, pair: str, tokens: str, model: Path) -> dict:

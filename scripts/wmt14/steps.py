@@ -20,12 +20,10 @@ from functools import partial
 from pathlib import Path
 
 from shards import binary
-from shards.tasks import Step, Task, finished_shards, once
-from wmt14 import clean, encode, learn, report_wmt14, testset
+from shards.tasks import SPLITS, Step, Task, finished_shards, once, sum_stats
+from wmt14 import clean, encode, learn, testset
 
 from embinit_fairseq.errors import OptionError
-
-SPLITS = ("train", "valid")
 
 
 def model_of(args: argparse.Namespace) -> Path:
@@ -61,7 +59,7 @@ def binary_tasks(work: Path, pair: str, valid_every: int) -> list[Task]:
     Raises:
         OptionError: nothing is left for training or validation.
     """
-    encoded = report_wmt14.collect(work, work / "dict.txt")["encoded"]
+    encoded = sum_stats(work / "encoded")
     for split in SPLITS:
         if not encoded.get(f"{split}_pairs"):
             raise OptionError(f"nothing is left for {split}: give more text, or another VALID_EVERY than {valid_every}")

@@ -20,6 +20,7 @@ SENTENCES = 3003
 
 
 def read_text(path: Path) -> list[str]:
+    """Return the lines of a plain text, with single spaces."""
     return [" ".join(line.split()) for line in utf8_lines(path)]
 
 
@@ -49,11 +50,6 @@ def read_test(test: dict[str, str], pair: str) -> tuple[list[str], list[str]]:
     return sides
 
 
-def unescaped(line: str) -> str:
-    """Undo the escapes of sgm files (AT&amp;T), which the training text does not have."""
-    return html.unescape(line)
-
-
 def write_test(files: Path, pair: str, tokens: str, model: Path, raw: Path, pieces: Path) -> None:
     """Write the test set.
 
@@ -72,6 +68,7 @@ def write_test(files: Path, pair: str, tokens: str, model: Path, raw: Path, piec
     with whole_folder(pieces, option="") as folder:
         for lang, lines in zip(pair.split("-"), texts):
             clean = cleaner(lang, tokens)
-            segmented = (" ".join(encode(clean(unescaped(line)))) for line in lines)
+            # sgm files have escapes (AT&amp;T), the training text does not
+            segmented = (" ".join(encode(clean(html.unescape(line)))) for line in lines)
             write_text(raw / f"test.{lang}", "".join(f"{line}\n" for line in lines))
             write_text(folder / f"test.{lang}", "".join(f"{line}\n" for line in segmented))

@@ -12,19 +12,18 @@ RUN/test.{hypothesis,reference}.text -> RUN/test.scores.json and RUN/result.json
 from __future__ import annotations
 
 import argparse
+import html
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
-from wmt14.clean import moses_words
-from wmt14.testset import unescaped
-
 from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import one_line
 from embinit_fairseq.io import write_json
+from embinit_fairseq.runs.detokenizers import moses_tokenizer
 from embinit_fairseq.runs.metrics import SCORES, computed
-from embinit_fairseq.runs.record import RESULT, read_record
+from embinit_fairseq.runs.record import RESULT, add_scores
 from embinit_fairseq.runs.translations import read_lines
 
 _HYPHEN = re.compile(r"(\S)-(\S)")
@@ -39,8 +38,8 @@ def comparable_words(lang: str) -> Callable[[str], str]:
     """Return a function from text to the words of the scores."""
     from sacremoses import MosesPunctNormalizer
 
-    punctuation, words = MosesPunctNormalizer(lang=lang), moses_words(lang, split_hyphens=False)
-    return lambda line: words(punctuation.replace_unicode_punct(unescaped(line)))
+    punctuation, words = MosesPunctNormalizer(lang=lang), moses_tokenizer(lang)
+    return lambda line: words(punctuation.replace_unicode_punct(html.unescape(line)))
 
 
 def scores_of(text: list[str], reference: list[str], lang: str) -> dict[str, dict[str, object]]:
@@ -54,6 +53,7 @@ def scores_of(text: list[str], reference: list[str], lang: str) -> dict[str, dic
 
 
 def main() -> None:
+    """Score the translations of a run."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of the run")
     parser.add_argument("--lang", required=True, help="target language")
@@ -64,8 +64,7 @@ def main() -> None:
     scores = args.run / "test.scores.json"
     write_json(scores, {**json.loads(scores.read_text(encoding="utf-8")), **found})
     if (args.run / RESULT).is_file():
-        record = read_record(args.run / RESULT)
-        write_json(args.run / RESULT, {**record, "scores": {**record["scores"], **found}})
+        add_scores(args.run, found)
     for name, value in found.items():
         print(f"{name}: {value['score']:.2f} {value['signature']}")
 

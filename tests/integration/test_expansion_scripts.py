@@ -13,7 +13,7 @@ import recipes
 
 sys.path.insert(0, str(recipes.SCRIPTS))
 
-from tables import read_curve
+from expansion.expansion_table import read_curve
 
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.preparation_record import read_preparation

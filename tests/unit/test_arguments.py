@@ -9,7 +9,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 
 import embinit_fairseq  # noqa: F401 - registers its options
-from embinit_fairseq.arguments import ArgumentParser, read_pairs
+from embinit_fairseq.arguments import ArgumentParser, read_pairs, split_at_dashes
 from embinit_fairseq.cli.main import build_parser
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.runs.command import ADD_UP
@@ -119,3 +119,8 @@ def test_keys_are_given_once(refused, tmp_path, monkeypatch):
     monkeypatch.setenv("EMBINIT_SBATCH", "time=2")
     assert "time=1 and time=3" in refused(*grid, "--sbatch", "time=3")
     assert "--sbatch partition=" in refused(*grid, "partition=")
+
+
+def test_the_first_dashes_end_the_words_of_a_command():
+    assert split_at_dashes(["a", "--", "b", "--", "c"]) == (["a"], ["b", "--", "c"])
+    assert split_at_dashes(["a", "--b"]) == (["a", "--b"], [])

@@ -72,7 +72,7 @@ def test_a_text_never_has_the_ends_of_a_sentence():
 
 
 def test_private_use_characters_of_a_text_are_no_symbols():
-    assert Preparation(parse_steps("lowercase"))("\ue000A \ue001 \ue002b\ue003 \ue004", mask=True) == ["a", "b"]
+    assert Preparation(parse_steps("lowercase"))("\ue000A \ue001 \ue002b\ue003b \ue004", mask=True) == ["a", "bb"]
 
 
 def test_an_end_of_a_line_inside_a_text_is_a_space():

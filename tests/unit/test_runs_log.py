@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_folders import configuration, json_line, json_messages, stamped, write_log, write_run
 
-from embinit_fairseq.runs.log import best_place, option_in, read_log
+from embinit_fairseq.runs.log import best_place, logged, option_in, read_log
 from embinit_fairseq.runs.metrics import higher_is_better, is_score
-from embinit_fairseq.runs.record import find_runs, read_run, summary
+from embinit_fairseq.runs.record import add_scores, find_runs, read_run, summary
 
 NAN, INF = math.nan, math.inf
 EARLIER = Path(__file__).resolve().parents[1] / "data" / "earlier"
@@ -53,6 +53,22 @@ def test_a_continued_run_has_two_sessions_and_the_later_values(tmp_path) -> None
     assert list(log.epochs) == [1]  # the last line was cut off
     file.write_text("\n".join([write_log(file, json_messages()).read_text(), *again]))
     assert not read_log(file).finished  # the first session had come to its end, but the second has more epochs
+
+
+def test_values_under_a_tag_and_scores_of_scripts(tmp_path) -> None:
+    messages = [("valid", json_line("valid", 1, 5, loss=4.0)), ("valid1", json_line("valid1", 1, 5, accuracy=50.0))]
+    messages += [("valid1", "{'loss': a configuration"), ("valid1", json_line("valid1", 1, 10, accuracy=60.0))]
+    file = write_log(tmp_path / "a.log", messages)
+    file.write_text("".join(f"\x1b[32m{line}\x1b[0m\n" for line in file.read_text().splitlines()))
+    assert [values["valid1_accuracy"] for values in logged(file, "valid1")] == ["50.0", "60.0"]
+    assert logged(tmp_path / "none.log", "valid1") == []
+    write_run(tmp_path, {}, [4.0], scores={"beam": 5, "test_loss": 3.0})
+    before = json.loads((tmp_path / "result.json").read_text())
+    for _ in range(2):
+        add_scores(tmp_path, {"test_loss": 2.0, "mismatched": {"accuracy": 60.0}}, classes={"f1": 1})
+        changed = json.loads((tmp_path / "result.json").read_text())
+        scores = {"beam": 5, "test_loss": 2.0, "mismatched": {"accuracy": 60.0}}
+        assert changed == {**before, "scores": scores, "classes": {"f1": 1}}
 
 
 def test_a_saved_checkpoint_says_its_updates(tmp_path) -> None:

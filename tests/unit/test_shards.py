@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import json
 import pickle
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shards import exchange
 from shards.engines import Engine, alone
-from shards.tasks import Step, Task, once
+from shards.tasks import Step, Task, once, paragraphs, sum_stats
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import write_text
@@ -101,3 +102,11 @@ def test_at_most_twelve_steps_which_other_processes_can_import(corpus: str, tmp_
     content = pickle.dumps(steps)
     assert b"prepare" not in content
     assert [step.title for step in pickle.loads(content)] == [step.title for step in steps]
+
+
+def test_sums_over_shards_and_paragraphs(tmp_path):
+    for folder, numbers in (("00000", {"b": 1, "a": 2}), ("00001", {"a": 3}), ("exchange", {"a": 100})):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "stats.json").write_text(json.dumps(numbers))
+    assert list(sum_stats(tmp_path).items()) == [("a", 5), ("b", 1)]
+    assert list(paragraphs(["", "a", "b", "", "", "c", ""])) == [["a", "b"], ["c"]]

@@ -111,6 +111,7 @@ def test_a_line_becomes_moses_tokens_without_escapes() -> None:
         ("en", "  It’s “well-known”\u00a0…\r\n", 'It \'s " well @-@ known " ...'),
         ("de", "„Das\u2028ist\u00ad gut“, sagte\ter.\n", '" Das ist gut " , sagte er .'),
         ("de", "10\u00a0000 Euro\n", "10,000 Euro"),  # Moses' rule sees the no-break space
+        ("en", "one\rtwo.`\n", "one two . '"),  # as the recorded steps do; Moses' rules would join the words
     ):
         assert clean.cleaner(lang, "subword_nmt")(raw) == expected
     assert clean.cleaner("de", "sentencepiece")(" „Das \u2028 ist“ -\u200b gut. \n") == '"Das ist" - gut.'
