@@ -77,7 +77,8 @@ def without_carriers(text: str) -> str:
 def moses_punctuation(lang: str) -> Callable[[str], str]:
     """Return Moses' normalisation of punctuation; control characters are removed, all white space is one space."""
     moses = library("sacremoses").MosesPunctNormalizer(lang=lang)
-    return lambda text: without_controls(moses, " ".join(moses.normalize(text).split()))
+    # as in Moses' script, whose lines have their end, which a rule for a last quotation mark looks at (de, es, fr ...)
+    return lambda text: without_controls(moses, " ".join(moses.normalize(f"{text}\n").split()))
 
 
 def without_controls(moses: Any, text: str) -> str:

@@ -126,6 +126,14 @@ JOINED = {
 }
 
 
+def test_a_quotation_mark_at_the_end_is_normalised_as_by_mosess_script():
+    """Its lines end with a line feed, so that `(\\.+)"(\\s*[^<])` also finds the last quotation mark of a line."""
+    for lang, expected in (("de", 'Er sagte "Hallo".'), ("en", 'Er sagte "Hallo."')):
+        prepare = Preparation(parse_steps("normalised", lang))
+        for text in ("Er sagte „Hallo.“", "Er sagte „Hallo.“\n", "Er sagte  „Hallo.“  "):
+            assert "".join(prepare.parts(text)) == expected
+
+
 @pytest.mark.parametrize("words", JOINED)
 def test_words_are_put_together_as_moses_does(words):
     lang, moses = JOINED[words], sacremoses.MosesDetokenizer(lang=JOINED[words])
