@@ -19,6 +19,7 @@ from run_folders import (
     write_references,
     write_run,
 )
+from segmentations import train
 
 from embinit_fairseq.checkpoints.preparations import OPTION
 from embinit_fairseq.cli.main import main
@@ -271,7 +272,7 @@ def test_what_fairseq_has_joined_stays_and_a_models_file_is_named(recorded, run,
     log = run / "test.generate.log"
     log.write_text(log.read_text().replace("'beam': 5", "'beam': 5, 'post_process': 'subword_nmt'", 1))
     assert "--detokenize moses" in refused(*call, "--detokenize")
-    (recorded / "model").write_bytes(b"x")
+    train(recorded / "model", "unigram")
     steps = [{"step": "moses", "lang": "en"}, {"step": "sentencepiece"}]
     record_preparation(recorded, {"dict.en.txt": steps}, {"model": recorded / "model"})
     (recorded / "model").unlink()
