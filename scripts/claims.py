@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import controls
 from records import around, best_epoch, cell, line, loss, losses, number, read, runs_by, spread
 
 from embinit_fairseq.arguments import ArgumentParser
@@ -23,8 +24,8 @@ from embinit_fairseq.arguments import ArgumentParser
 #: the pages that have a claim; folder of the records
 README, FINDINGS = ("README.md",), ("docs/results/README.md",)
 BOTH = README + FINDINGS
-MULTI30K, SCALE, MLM, DUO, EXPANSION, TRANSFER = (
-    (f"docs/results/{name}.md",) for name in "multi30k scale mlm duo_multi30k expansion transfer".split()
+MULTI30K, SCALE, MLM, DUO, EXPANSION, TRANSFER, CONTROLS = (
+    (f"docs/results/{name}.md",) for name in "multi30k scale mlm duo_multi30k expansion transfer controls".split()
 )
 RECORDS = "docs/results/records"
 Claim = tuple[str, tuple[str, ...]]
@@ -344,7 +345,17 @@ def transfer(records: Path) -> Iterator[Claim]:
     yield f"has {min(scratch):.0f} to {max(scratch):.0f} after one epoch and {whole[0]:.1f} after eight", TRANSFER
 
 
-PARTS = (initialisation_tables, initialisations, scale, raw_vectors, masked_language_models, duo, new_words, transfer)
+def of_controls(records: Path) -> Iterator[Claim]:
+    """Yield the tables of the page of controls."""
+    for part in controls.PARTS:
+        for row in part(records):
+            yield row, CONTROLS if row.startswith("|") else CONTROLS + FINDINGS
+
+
+PARTS = (
+    *(initialisation_tables, initialisations, scale, raw_vectors, masked_language_models),
+    *(duo, new_words, transfer, of_controls),
+)
 
 
 def plain(text: str) -> str:
@@ -354,7 +365,7 @@ def plain(text: str) -> str:
 
 def texts(root: Path) -> dict[str, str]:
     """Return the pages that have a claim, by their names."""
-    names = BOTH + MULTI30K + SCALE + MLM + DUO + EXPANSION + TRANSFER
+    names = BOTH + MULTI30K + SCALE + MLM + DUO + EXPANSION + TRANSFER + CONTROLS
     return {name: (root / name).read_text(encoding="utf-8") for name in names}
 
 

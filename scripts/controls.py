@@ -147,7 +147,8 @@ def plateau(records: Path) -> Iterator[str]:
                 curve = {int(row["updates"]): row["valid_loss"] for row in run["epochs"] if "valid_loss" in row}
                 firsts.append(next((f"{updates:,}" for updates in sorted(curve) if curve[updates] < 8.5), "not"))
                 ends.append(f"{curve[max(curve)]:.3f}")
-            yield line(title, init, ", ".join(firsts), ", ".join(ends))
+            if ends:
+                yield line(title, init, ", ".join(firsts), ", ".join(ends))
 
 
 PARTS = (step_size, content, equal_text, plateau)

@@ -278,7 +278,7 @@ def plateau(records: Path) -> Figure:
         panel.axhline(8.5, color=BASELINE, linewidth=0.6)
         panel.set(title=MASKED[model][0], xlabel="updates", ylim=(6.4, 10))
     axes[0].set(ylabel="validation loss (bits per masked token)")
-    axes[0].legend(title="a line per seed", frameon=False)
+    axes[-1].legend(title="a line per seed", frameon=False)
     return figure
 
 
@@ -341,6 +341,9 @@ FIGURES: dict[str, Callable[[Path], Figure]] = {
     "duo_multi30k": partial(duo, file="duo-small", rate="5e-4", highest=5.3),
     "finding_new_words": new_words,
     "expansion_books": old_and_new_words,
+    "controls_step": step_size,
+    "controls_content": content,
+    "controls_plateau": plateau,
     "../bound": bounds,
 }
 
