@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path, PurePath
 
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.io import sha256
+from embinit_fairseq.vectors.open import parse_source
 
 #: options that say how long to train; only these make a finished run continue
 LIMITS = frozenset("--max-epoch --max-update --patience --stop-time-hours --stop-min-lr".split())
@@ -50,7 +50,6 @@ _ALIASES = {
 }
 _PROGRAM, _MODULE, _FILE = "fairseq-train", "fairseq_cli.train", ("fairseq_cli", "train.py")
 _NUMBER = re.compile(r"-[.\d]")
-_COMBINED = re.compile(r"(?:concat|avg)(?:-l2)?:(.*)")
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ class Command:
         """Return path -> SHA-256 of the files of --embed-init-path; a folder has the joint hash of its files."""
         hashes = {}
         for value in self.options.get("--embed-init-path", ()):
-            for path in map(Path, _vector_paths(value.partition("=")[2])):
+            for path in map(Path, parse_source(value.partition("=")[2]).paths):
                 if path.is_file():
                     hashes[str(path)] = sha256(path)
                 elif path.is_dir():
@@ -219,18 +218,6 @@ def data_hashes(folders: Sequence[Path]) -> dict[str, str]:
 def joint_hash(hashes: Mapping[str, str]) -> str:
     """Return the SHA-256 of several files: of their names and hashes, one per line, in the given order."""
     return hashlib.sha256("".join(f"{name} {value}\n" for name, value in hashes.items()).encode()).hexdigest()
-
-
-def _vector_paths(value: str) -> list[str]:
-    """Return the files in `FILE` or `concat:FORMAT=A,B`, where `,,` is a comma inside a name."""
-    combined = _COMBINED.fullmatch(value)
-    if combined is None:
-        return [os.path.expanduser(value)]
-    files = [part.replace("\0", ",") for part in combined[1].replace(",,", "\0").split(",")]
-    return [
-        os.path.expanduser(file if os.path.exists(os.path.expanduser(file)) else file.partition("=")[2] or file)
-        for file in files
-    ]
 
 
 def _is_binarised(path: Path) -> bool:

@@ -30,7 +30,7 @@ ARROWS = {
     "resize": {"vocab", "vectors", "init", "checkpoints"},
     "interop": {"vocab", "vectors", "modules", "checkpoints", "models"},
     "analysis": {"vocab", "vectors", "init", "modules", "checkpoints"},
-    "runs": {"vocab", "checkpoints"},
+    "runs": {"vocab", "vectors", "checkpoints"},
     "cli": {*"vocab corpora vectors init embeddings checkpoints resize interop models analysis runs".split()},
     "__init__": {"registration", "embeddings", "new_words", "hf_models"},
     "__main__": {"cli"},
