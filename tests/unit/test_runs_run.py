@@ -78,9 +78,9 @@ def test_hashes_of_data_and_vectors(tmp_path) -> None:
     words = ["fairseq-train", "--user-dir", f"{tmp_path}/hf", "--fp16", f"{tmp_path}/raw"]
     assert parse_command([*words, f"{tmp_path}/label"]).data() == [tmp_path / "label"]  # the one with a dictionary
     vectors, folder = f"{tmp_path}/dict.de.txt", f"{tmp_path}/hf"
-    words = ["--embed-init-path", f"encoder=concat-l2:glove={vectors},nowhere", f"decoder={folder}", "encoder_p=nowhere"]
+    paths = [f"encoder=concat-l2:glove={vectors},nowhere", f"decoder={folder}", "encoder_p=nowhere"]
     hashes = {vectors: sha("a 1\n"), folder: sha(f"config.json {sha('{}')}\n")}
-    assert parse_command(["fairseq-train", "bin", *words]).vector_hashes() == hashes
+    assert parse_command(["fairseq-train", "bin", "--embed-init-path", *paths]).vector_hashes() == hashes
 
 
 class Training:
