@@ -1,4 +1,4 @@
-"""Describe the software and the machine: what a record says of where it was made."""
+"""Describe the software and the machine: the entries of a record about where it was made."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def relative_step(sigma: float, factor: float, rate: float, ratio: float) -> flo
 
 
 def step_size(records: Path) -> Iterator[str]:
-    """Yield losses and costs by size of the words and step of Adam, and those of vectors."""
+    """Yield losses and costs by size of the words and step of Adam, then of vectors."""
     runs = random_and_raw(records)
     xavier = {place: of_seeds(runs, "1x", "on", place) for place in ("added", "untied")}
     ratio = float(xavier["added"]["1"]["absorption_encoder"])
@@ -101,7 +101,7 @@ def step_size(records: Path) -> Iterator[str]:
 
 
 def content(records: Path) -> Iterator[str]:
-    """Yield the losses of few pairs, and what the content of own and of oracle vectors is worth."""
+    """Yield the losses of few pairs, and the gain by the content of own and of oracle vectors."""
     runs = runs_by(records / "content.csv", "pairs", "init", "seed")
     for pairs in ("1000", "4000"):
         inits = ("xavier", "own_shuffled", "own", "oracle_shuffled", "oracle")
@@ -115,7 +115,7 @@ def content(records: Path) -> Iterator[str]:
 
 
 def equal_text(records: Path) -> Iterator[str]:
-    """Yield the perplexities of three models after 500 updates, and those of `none` after as much text."""
+    """Yield perplexities after 500 updates, and of `none` after as much text, one per language model."""
     found: dict[tuple[str, int], dict[str, float]] = {}
     with open(records / "equal_text.csv", encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):

@@ -33,10 +33,10 @@ def source_of(args: argparse.Namespace) -> SourceSpec:
 
 
 def read_vectors(args: argparse.Namespace, wanted: Wanted | Vocabulary | None, dim: int | None = None) -> VectorTable:
-    """Return the wanted rows of --vectors, or those that a dictionary needs (None: all).
+    """Return the wanted rows of --vectors, or the rows that a dictionary needs (None: all).
 
     Raises:
-        OptionError: if --vectors names several files, which are put together for a dictionary only.
+        OptionError: if --vectors names several files, which are joined for a dictionary only.
     """
     spec = source_of(args)
     if spec.how is not None:

@@ -42,7 +42,7 @@ _MARKUP = re.compile(
 #: many letters of Chinese, Japanese, Thai, Lao, Burmese, Khmer without a space: more than a word has
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]{15}")
 _NO_WORDS = re.compile(rf"(?:\s|{_HIDDEN.pattern})*")
-#: what the second and third byte of a letter in UTF-8 become if they are read as Latin-1 or cp1252
+#: the characters that the second and third byte of a letter in UTF-8 become if they are read as Latin-1 or cp1252
 _READ_WRONG = "[\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]"
 #: the sign for a lost character; C1 controls; UTF-8 that was read as Latin-1 or cp1252 (Ã¤, â€œ; two letters of
 #: other scripts: Ð´Ð°, ä½\xa0å¥½)

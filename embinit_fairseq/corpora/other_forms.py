@@ -17,7 +17,7 @@ class _Form(NamedTuple):
     """A form that a file may have.
 
     Args:
-        name: what the file has, for people.
+        name: of the form, for messages.
         pattern: the beginning of its lines.
         share: of its first lines that fit the pattern at least.
         remedy: the command that makes a text or a table of FILE.
@@ -108,7 +108,7 @@ _FORMS = (
 
 
 def other_form(lines: Sequence[str]) -> tuple[str, str] | None:
-    """Return (what a file has, remedy) if its first lines are not a text per line, else None.
+    """Return (name of the form, remedy) if the first lines of a file are not a text per line, else None.
 
     lines: with words, at most FIRST.
     """

@@ -1,4 +1,4 @@
-"""Put together what new rows start from (`init.methods.Given`), for Python and for the commands alike. NumPy only."""
+"""Collect the rows from which new rows are made (`init.methods.Given`), for Python and the commands. NumPy only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rows_to_average(vocabulary: Vocabulary, over: str, rows: np.ndarray) -> np.n
 
     Args:
         vocabulary: of the first old rows, without symbols that a task appends.
-        over: "all" of `rows`, or those of "words".
+        over: "all": all of `rows`; "words": the rows of words among them.
         rows: the old rows that were trained: without fillers, with appended symbols.
     """
     if over not in ("all", "words"):
@@ -32,7 +32,7 @@ def rows_to_average(vocabulary: Vocabulary, over: str, rows: np.ndarray) -> np.n
 def transfer_given(
     old: Symbols, new: Symbols, shared: np.ndarray, method: Method, segment: Callable[[Token], list[str]] | None = None
 ) -> Given:
-    """Return what the rows of another dictionary start from, before `with_vectors`.
+    """Return the rows from which another dictionary's rows are made, before `with_vectors`.
 
     Args:
         old, new: the symbols of the two dictionaries.

@@ -161,7 +161,7 @@ def _check_is_model(folder: str) -> None:
         format = recognise(largest)
     except VectorFileError:
         return
-    if format != "fairseq":  # which files of torch.save have that are no vectors, such as those of an adapter
+    if format != "fairseq":  # torch.save also writes files without vectors, such as an adapter's
         raise VectorFileError(f"{folder}: a folder; give a file of vectors in it, such as {largest}")
 
 

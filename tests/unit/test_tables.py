@@ -175,6 +175,20 @@ def test_the_rows_of_a_run_are_those_of_its_record(tmp_path):
     assert [row["updates"] for row in epochs] == [5, 10]
 
 
+def test_runs_of_one_name_and_epochs_without_a_validation_are_kept(tmp_path):
+    record = json.loads((Path(__file__).parents[1] / "data/earlier/duo/result.json").read_text())
+    record["epochs"]["1"] = {name: value for name, value in record["epochs"]["1"].items() if name[:6] != "valid_"}
+    for folder, loss in (("1000", 3.0), ("4000", 2.0)):
+        record["epochs"]["2"]["valid_loss"] = loss
+        (tmp_path / folder / "xavier.seed1").mkdir(parents=True)
+        (tmp_path / folder / "xavier.seed1/result.json").write_text(json.dumps(record))
+    records.main(["write", str(tmp_path), "--output", str(tmp_path / "all.csv")])
+    runs = records.read(tmp_path / "all.csv")
+    assert [(run["run"], records.loss(run)) for run in runs] == [("1000/xavier.seed1", 3.0), ("4000/xavier.seed1", 2.0)]
+    assert ["valid_loss" in row for row in runs[0]["epochs"]] == [False, True]
+    assert runs[0]["epochs"][0]["train_loss"] == record["epochs"]["1"]["train_loss"]
+
+
 def test_a_table_has_means_and_deviations_over_runs(tmp_path, monkeypatch, capsys):
     rows = [{"run": "a.1", "init": "a", "epoch": 0, "bleu": 30}, {"run": "a.2", "init": "a", "epoch": 0, "bleu": 32}]
     for run, losses in (("a.1", (3, 2, 2.5)), ("a.2", (4, 1))):

@@ -37,6 +37,26 @@ def wrap(owner: Any, name: str = "") -> Callable[[Callable], Callable]:
     return decorate
 
 
+def explain_failures(owner: Any, name: str, reason: Callable[..., str | None]) -> None:
+    """Let a function or method that has failed name what a user can correct.
+
+    Args:
+        owner: as for `wrap`.
+        name: of the function.
+        reason: called with the error and the arguments of the call; None keeps the error.
+    """
+
+    @wrap(owner, name)
+    def explained(original: Callable, *args: Any, **options: Any) -> Any:
+        try:
+            return original(*args, **options)
+        except Exception as error:
+            text = reason(error, *args, **options)
+            if text is None:
+                raise
+            raise ValueError(text) from error
+
+
 def shadow(module: ModuleType, path: str, value: Any) -> None:
     """Let one module see `value` under a dotted name that it uses, such as ``torch.load``; others see the real one."""
     name, _, rest = path.partition(".")

@@ -23,7 +23,7 @@ import copy
 import re
 from typing import Optional, get_args, get_origin
 
-from fairseq_compat.patches import wrap
+from fairseq_compat.patches import explain_failures, wrap
 
 BROKEN = (
     r"layers_to_keep: Optional\[List\[int\]\]|freq_map\[srcidx\]"
@@ -75,16 +75,12 @@ def has_default(name: str, field, args) -> bool:
 def patch_conversion(module) -> None:
     """Name an option that is missing, unless it has a default."""
 
-    @wrap(module)
-    def convert_namespace_to_omegaconf(original, args):
-        try:
-            return original(args)
-        except Exception as error:
-            missing = missing_option(str(error))
-            if missing is None:
-                raise
-            option = f"--{missing[0].replace('_', '-')} {getattr(args, missing[0], '')}"
-            raise ValueError(f"{option} needs --{missing[1]}: give it, too") from error
+    def reason(error, args):
+        missing = missing_option(str(error))
+        option = missing and f"--{missing[0].replace('_', '-')} {getattr(args, missing[0], '')}"
+        return missing and f"{option} needs --{missing[1]}: give it, too"
+
+    explain_failures(module, "convert_namespace_to_omegaconf", reason)
 
     @wrap(module)
     def _override_attr(original, sub_node, data_class, args):

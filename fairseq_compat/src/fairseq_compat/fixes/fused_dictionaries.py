@@ -4,7 +4,8 @@ Symptom: a language model whose dictionary has the words of the target's in anot
     by frequency in its own text) makes translations of nothing, with exit status 0. Without ``DATA/dict.txt`` the
     command fails; whichever file is copied there, the words of the model's training are not compared with the target's.
 Where: fairseq_cli/generate.py:108, fairseq/sequence_generator.py:361 (scores are added by number).
-Remedy: the words of DATA/dict.txt, and those of the language model's own data if they are there, must be the target's.
+Remedy: the words of DATA/dict.txt must be the target's, and the dictionary of the language model's data, too, if it is
+    there.
 Can go: with a fairseq whose checkpoints have their dictionary.
 """
 
@@ -51,7 +52,7 @@ def patch_generate(module) -> None:
 
     def load_model_ensemble(filenames, arg_overrides=None, task=None, **options):
         models, config = checkpoint_utils.load_model_ensemble(filenames, arg_overrides, task, **options)
-        if task is None:  # of --lm-path, whose data are those of the translation now
+        if task is None:  # for --lm-path, whose task has the translation's data now
             trained = checkpoint_utils.load_checkpoint_to_cpu(filenames[0])["cfg"]["task"]
             file = os.path.join(str(getattr(trained, "data", "")).partition(os.pathsep)[0], "dict.txt")
             words, used = words_in(file), models[0].decoder.dictionary.symbols

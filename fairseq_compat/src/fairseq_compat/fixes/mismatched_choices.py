@@ -18,11 +18,12 @@ Upstream: fairseq issues 751, 760, 1324, 1599, 1801, 2496, 3049, 4056, 4988.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 from argparse import Namespace
 
-from fairseq_compat.patches import wrap
+from fairseq_compat.patches import explain_failures
 
 BROKEN = r"^def (convert_namespace_to_omegaconf|main)\("
 
@@ -39,7 +40,7 @@ REFINED = "--task translation_lev --criterion nat_loss"
 
 
 def kind_of(model: type) -> str | None:
-    """Return the kind of a class of models; None for others, such as those of audio."""
+    """Return the kind of a class of models; None for another kind, such as a model of audio."""
     from fairseq import models
 
     classes = {models.FairseqLanguageModel: LM, models.FairseqEncoderModel: ENCODER}
@@ -81,36 +82,26 @@ def mismatch(arch: str, task: str, criterion: str, cutoff: object = None) -> str
     return None
 
 
-def explain(choices: list[str | None], options, error: Exception) -> None:
-    """Raise ValueError if a training has failed because its choices do not fit."""
+def of_choices(choices: list[str | None], options) -> str | None:
+    """Return why the architecture, task and criterion of a training do not fit; None without one of them."""
     arch, task, criterion = choices
-    if arch and task and criterion:
-        reason = mismatch(arch, task, criterion, getattr(options, "adaptive_softmax_cutoff", None))
-        if reason is not None:
-            raise ValueError(reason) from error
+    if not (arch and task and criterion):
+        return None
+    return mismatch(arch, task, criterion, getattr(options, "adaptive_softmax_cutoff", None))
 
 
-def patch_conversion(module) -> None:
-    @wrap(module)
-    def convert_namespace_to_omegaconf(original, args):
-        try:
-            return original(args)
-        except Exception as error:
-            if "Interpolation key 'task." in str(error):  # an option of another task, as of language models
-                explain([getattr(args, name, None) for name in ("arch", "task", "criterion")], args, error)
-            raise
+def of_conversion(error: Exception, args) -> str | None:
+    """Return why options could not become a configuration, if they lack an option of another task."""
+    if "Interpolation key 'task." not in str(error):
+        return None
+    return of_choices([getattr(args, name, None) for name in ("arch", "task", "criterion")], args)
 
 
-def patch_train(module) -> None:
-    @wrap(module)
-    def main(original, cfg, *args, **options):
-        try:
-            return original(cfg, *args, **options)
-        except Exception as error:
-            if not isinstance(cfg, Namespace):  # whose conversion explains it
-                choices = [getattr(cfg[key], "_name", None) for key in ("model", "task", "criterion")]
-                explain(choices, cfg.model, error)
-            raise
+def of_training(error: Exception, cfg, *args, **options) -> str | None:
+    """Return why a training has failed; None for a Namespace, whose conversion explains it."""
+    if isinstance(cfg, Namespace):
+        return None
+    return of_choices([getattr(cfg[key], "_name", None) for key in ("model", "task", "criterion")], cfg.model)
 
 
 def wrong_command(command: str, task: str, path: str) -> str | None:
@@ -134,24 +125,18 @@ def wrong_command(command: str, task: str, path: str) -> str | None:
     return None
 
 
-def patch_command(module) -> None:
-    @wrap(module)
-    def main(original, cfg, *args, **options):
-        try:
-            return original(cfg, *args, **options)
-        except Exception as error:
-            if isinstance(cfg, Namespace):
-                task, path = getattr(cfg, "task", ""), getattr(cfg, "path", "")
-            else:
-                task, path = cfg.task._name, cfg.common_eval.path
-            command = module.__name__.rpartition(".")[2]
-            if reason := wrong_command(command, task, (path or "").partition(os.pathsep)[0]):
-                raise ValueError(reason) from error
-            raise
-
-
-PATCHES = {"fairseq_cli.train": patch_train, "fairseq.dataclass.utils": patch_conversion}
+def of_command(command: str, error: Exception, cfg, *args, **options) -> str | None:
+    """Return why a command has failed."""
+    if isinstance(cfg, Namespace):
+        task, path = getattr(cfg, "task", ""), getattr(cfg, "path", "")
+    else:
+        task, path = cfg.task._name, cfg.common_eval.path
+    return wrong_command(command, task, (path or "").partition(os.pathsep)[0])
 
 
 def patch(module):
-    PATCHES.get(module.__name__, patch_command)(module)
+    package, _, name = module.__name__.rpartition(".")
+    if package != "fairseq_cli":
+        explain_failures(module, "convert_namespace_to_omegaconf", of_conversion)
+    else:
+        explain_failures(module, "main", of_training if name == "train" else functools.partial(of_command, name))

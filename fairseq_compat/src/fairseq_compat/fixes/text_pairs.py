@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 
-from fairseq_compat.patches import wrap
+from fairseq_compat.patches import explain_failures, wrap
 
 BROKEN = r"src_dict\.save\(_dict_path\(args\.source_lang, args\.destdir\)\)|^    def train_step\("
 RECORD = "preparation.json"
@@ -113,28 +113,22 @@ def write_record(record: dict, destdir: str) -> None:
     shutil.move(f"{target}.tmp", target)
 
 
-def missing_side(task, sample) -> str | None:
+def missing_side(error, task, sample, *args, **options) -> str | None:
     """Return which file is missing if a batch has no target because its data have none; else None."""
-    if not isinstance(sample, dict) or sample.get("target", sample) is not None:
+    if not isinstance(error, (TypeError, AttributeError)) or not isinstance(sample, dict):
+        return None
+    if sample.get("target", sample) is not None:
         return None
     splits = [split for split, dataset in task.datasets.items() if getattr(dataset, "tgt", dataset) is None]
-    options = getattr(task, "cfg", None) or task.args
-    source, target = options.source_lang, options.target_lang
+    cfg = getattr(task, "cfg", None) or task.args
+    source, target = cfg.source_lang, cfg.target_lang
     files = ", ".join(f"{split}.{source}-{target}.{target}" for split in splits)
-    return f"{options.data}: has no target side ({files} is missing); run fairseq-preprocess without --only-source"
+    return f"{cfg.data}: has no target side ({files} is missing); run fairseq-preprocess without --only-source"
 
 
 def patch_task(module) -> None:
     for name in ("train_step", "valid_step"):
-
-        @wrap(module.FairseqTask, name)
-        def step(original, self, sample, *args, **options):
-            try:
-                return original(self, sample, *args, **options)
-            except (TypeError, AttributeError) as error:
-                if reason := missing_side(self, sample):
-                    raise ValueError(reason) from error
-                raise
+        explain_failures(module.FairseqTask, name, missing_side)
 
 
 def patch_preprocess(module) -> None:
