@@ -29,8 +29,9 @@ from embinit_fairseq.errors import DataError, OptionError, one_line
 from embinit_fairseq.runs.detokenizers import UNKNOWN, Tokenizer, detokenizer
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.preparation_options import parse_steps
-from embinit_fairseq.vocab.preparation_record import FILE, contents, read_preparation, record_preparation
+from embinit_fairseq.vocab.preparation_record import FILE, read_preparation, record_preparation
 from embinit_fairseq.vocab.preparation_steps import Preparation
+from embinit_fairseq.vocab.step_files import contents
 from embinit_fairseq.vocab.subword_styles import unescape
 
 #: kind -> steps of the text that `encode` is given, and steps from raw text (tokens of a data set, such as Multi30k's

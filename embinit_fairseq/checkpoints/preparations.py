@@ -15,10 +15,8 @@ from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.preparation_options import in_language, language_in, parse_steps, suggested, written
 from embinit_fairseq.vocab.preparation_record import (
     FILE,
-    FLAGS,
     Recorded,
     agreed,
-    given_by,
     own_record,
     read_preparation,
     recorded_in,
@@ -26,6 +24,7 @@ from embinit_fairseq.vocab.preparation_record import (
     symbols_hash,
 )
 from embinit_fairseq.vocab.preparation_steps import STEPS
+from embinit_fairseq.vocab.step_files import ARGUMENTS, STEP_FILES, given_by
 
 #: option in which a checkpoint has the records of its dictionaries, as JSON: name of the dictionary -> entry
 OPTION = "preparation_record"
@@ -165,10 +164,10 @@ def stated_steps(
     if lowercase:
         at = next((n for n, step in enumerate(steps) if step["step"] not in ("cleaned", "normalised")), len(steps))
         steps.insert(at, {"step": "lowercase"})
-    for option, name in (("codes", "bpe"), ("model", "sentencepiece")):
+    for option in ARGUMENTS:
         if option in content and not any(step["step"] in ("bpe", "sentencepiece") for step in steps):
-            steps.append({"step": name})
-    for option in FLAGS:
+            steps.append({"step": STEP_FILES[option].step})
+    for option in STEP_FILES:
         if option not in content and any(option in STEPS[step["step"]].content for step in steps):
             raise OptionError(f"{flag} {text}: needs the file of its subwords; give it by {given_by(option)}")
     return steps

@@ -15,14 +15,14 @@ from embinit_fairseq.io import check_folder, check_is_file, check_place
 from embinit_fairseq.vocab.codes import WRITE_TOKENIZER
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.preparation_options import in_language, parse_steps, suggested, written
-from embinit_fairseq.vocab.preparation_record import FILE, FLAGS, contents, libraries, read_preparation
+from embinit_fairseq.vocab.preparation_record import FILE, libraries, read_preparation
 from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
+from embinit_fairseq.vocab.step_files import STEP_FILES, contents, given_files
 
-CODES, MODEL = "bpe.codes", "sentencepiece.model"
+#: option of a step whose file can be learned -> field of the request with its size
+LEARNED = {"codes": "bpe_size", "model": "sentencepiece_size"}
 #: files that the command writes
-OURS = (CODES, MODEL, "text/*", "bin/*", "bin/input?/*", "bin/label/*")
-#: step -> its option for a file, the field of the request with a size to learn, the file that is learned
-LEARNED = {"bpe": ("codes", "bpe_size", CODES), "sentencepiece": ("model", "sentencepiece_size", MODEL)}
+OURS = (*(STEP_FILES[option].name for option in LEARNED), "text/*", "bin/*", "bin/input?/*", "bin/label/*")
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Plan:
 
     Args:
         request, raw_texts, columns: see there.
-        learns: `bpe` or `sentencepiece` if subwords are learned, else ``.
+        learns: the option of a step whose file is learned (`codes`, `model`), else ``.
         label_dictionary: of the trained classifier for which the texts are prepared.
     """
 
@@ -258,12 +258,13 @@ def _in_language(column: Column, own: str) -> list[dict[str, Any]]:
 
 def _given_files(request: PrepareRequest) -> dict[str, str]:
     """Return option of a step -> the file that the user names."""
-    given = {"codes": request.bpe_codes, "model": request.sentencepiece_model, "tokenizer": request.tokenizer}
-    files = {name: path for name, path in given.items() if path is not None}
-    if "tokenizer" in files and Path(files["tokenizer"]).is_dir():
-        files["tokenizer"] = str(Path(files["tokenizer"], "tokenizer.json"))
+    files = given_files(request)
+    if request.tokenizer is not None:
+        place = Path(request.tokenizer)
+        files["tokenizer"] = str(place / STEP_FILES["tokenizer"].name if place.is_dir() else place)
     for name, path in files.items():
-        check_is_file(path, FLAGS[name], remedy=WRITE_TOKENIZER if name == "tokenizer" else "check the path")
+        remedy = WRITE_TOKENIZER if name == "tokenizer" else "check the path"
+        check_is_file(path, STEP_FILES[name].flag, remedy=remedy)
     return files
 
 
@@ -274,8 +275,8 @@ def _uses(names: set[str], option: str) -> bool:
 def _check_options(names: set[str], plan: Plan, given: dict[str, str], recorded: dict[str, str]) -> None:
     """Raise OptionError if a step lacks its file or size, or one is given without its step; set what is learned."""
     request = plan.request
-    for option, flag in FLAGS.items():
-        size = next((size for one, size, _ in LEARNED.values() if one == option), None)
+    for option, file in STEP_FILES.items():
+        flag, size = file.flag, LEARNED.get(option)
         size_flag, wanted = f"--{size}".replace("_", "-"), None if size is None else getattr(request, size)
         if not _uses(names, option):
             if option in given or wanted is not None:
@@ -287,7 +288,7 @@ def _check_options(names: set[str], plan: Plan, given: dict[str, str], recorded:
         if option in given and wanted is not None:
             raise OptionError(f"{flag} and {size_flag}: give one of them")
         if wanted is not None:
-            plan.learns = next(name for name, (one, _, _) in LEARNED.items() if one == option)
+            plan.learns = option
         elif option not in given and option not in recorded:
             learn = f", or {size_flag} N to learn it" if size else ""
             raise OptionError(f"--steps {request.steps}: needs the file of its subwords; give it by {flag}{learn}")

@@ -25,8 +25,9 @@ from embinit_fairseq.corpora.workers import SEPARATOR, parts_of, segmented, symb
 from embinit_fairseq.io import whole_folder
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.preparation_options import written
-from embinit_fairseq.vocab.preparation_record import contents, tried, write_preparation
+from embinit_fairseq.vocab.preparation_record import tried, write_preparation
 from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
+from embinit_fairseq.vocab.step_files import STEP_FILES, contents
 
 #: description, total, unit -> tqdm's bar
 Bars = Callable[[str, int, str], Any]
@@ -105,8 +106,8 @@ def _write(chunks: Iterable[Any], path: Path, bar: Any) -> Counter[str]:
 
 def _learn(plan: Plan, folder: Path, lines: dict[RawText, int], bars: Bars) -> dict[str, Any]:
     """Apply the steps before the subwords, learn these of the training text, and set them in the plan."""
-    option, size_name, name = LEARNED[plan.learns]
-    size, counts = getattr(plan.request, size_name), Counter[str]()
+    size, counts = getattr(plan.request, LEARNED[plan.learns]), Counter[str]()
+    name = STEP_FILES[plan.learns].name
     preparations = {name: column.preparation for name, column in plan.columns.items()}
     with workers(preparations, plan.request.jobs) as mapped:
         for raw_text in _texts(plan):
@@ -115,12 +116,12 @@ def _learn(plan: Plan, folder: Path, lines: dict[RawText, int], bars: Bars) -> d
             if raw_text.split == "train":
                 counts.update(found)
     with closing(bars("learn subwords", 1, "model")):
-        if plan.learns == "bpe":
+        if plan.learns == "codes":
             number = learn_codes(counts, size, folder / name)
         else:
             number = learn_model(_spaced(plan, folder, lines), size, plan.request.sentencepiece_type, folder / name)
     for column in plan.columns.values():
-        column.files[option] = str(folder / name)
+        column.files[plan.learns] = str(folder / name)
         column.preparation = Preparation(column.steps, contents(column.files, ()))
     return {"file": name, "asked": size, "made": number}
 

@@ -16,13 +16,12 @@ from fairseq.dataclass import FairseqDataclass
 from embinit_fairseq.checkpoints.preparations import languages_of_task, record_of_side, unknown_preparation
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.vocab.preparation_options import written
-from embinit_fairseq.vocab.preparation_record import FILE, FLAGS
+from embinit_fairseq.vocab.preparation_record import FILE
 from embinit_fairseq.vocab.preparation_steps import Preparation
+from embinit_fairseq.vocab.step_files import ARGUMENTS, STEP_FILES, given_files
 
 logger = logging.getLogger(__name__)
 RECORDED = "--tokenizer recorded"
-#: option of a step -> fairseq's option for its file
-_FILES = {"codes": "bpe_codes", "model": "sentencepiece_model"}
 #: attribute of a task whose options were compared
 _COMPARED = "_embinit_compared"
 
@@ -40,7 +39,7 @@ class RecordedTokenizer:
     """All steps from raw text to symbols, and back; `use` says for which dictionaries."""
 
     def __init__(self, cfg: RecordedTokenizerConfig) -> None:
-        self.given = {option: getattr(cfg, name) for option, name in _FILES.items()}
+        self.given = given_files(cfg)
         self.source = self.target = Preparation()
 
     def use(self, task: Any) -> None:
@@ -76,12 +75,12 @@ def build_tokenizer(inner: Callable[..., Any], task: Any, cfg: Any) -> Any:
 def build_bpe(inner: Callable[..., Any], task: Any, cfg: Any) -> Any:
     """Build fairseq's BPE; raise DataError if its file is neither that of the source's record nor of the target's."""
     records = [recorded for side in (0, 1) if (recorded := record_of_side(task, side)) is not None]
-    for option, name in _FILES.items():
+    for option, name in ARGUMENTS.items():
         path, own = getattr(cfg, name, None), [recorded for recorded in records if option in recorded.files]
         if path is not None and own and not any(recorded.fits(option, path) for recorded in own):
             raise DataError(
-                f"{FLAGS[option]} {path}: not the file that the text of this model was segmented with (other hash than "
-                f"in {FILE}): give that one, or {RECORDED} without --bpe"
+                f"{STEP_FILES[option].flag} {path}: not the file that the text of this model was segmented with (other "
+                f"hash than in {FILE}): give that one, or {RECORDED} without --bpe"
             )
     return inner(task, cfg)
 

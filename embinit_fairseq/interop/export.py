@@ -19,6 +19,7 @@ from embinit_fairseq.interop.trained import TARGET, Trained, open_trained
 from embinit_fairseq.interop.verify_export import verify
 from embinit_fairseq.io import check_folder, check_inputs, read_json, whole_folder, write_json, write_text
 from embinit_fairseq.version import VERSION
+from embinit_fairseq.vocab.preparation_steps import STEPS
 
 DTYPES = ("float32", "float16", "bfloat16")
 #: options that name a tokenizer, and options that say how raw text is prepared
@@ -229,23 +230,13 @@ _GENERATES = """A decoder begins with `</s>`. `generate()` does what fairseq-gen
 """
 
 
-#: step -> what the exported tokenizer's `decode` undoes
-_UNDONE = {
-    "bpe": "subwords are joined",
-    "sentencepiece": "subwords are joined by the model",
-    "huggingface": "subwords are joined by their decoder",
-    "moses": "words are put together by Moses' detokeniser",
-    "spacy": "words are put together by Moses' detokeniser",
-}
-
-
 def decoded(folder: Path) -> str:
     """Return what `decode` of the tokenizer in an exported folder gives; "" without a tokenizer."""
     config, fast = folder / "tokenizer_config.json", folder / "tokenizer.json"
     if not config.is_file():
         return ""
     steps = [step["step"] for step in read_json(config).get("steps", ())]
-    if undone := [_UNDONE[step] for step in reversed(steps) if step in _UNDONE]:
+    if undone := [STEPS[step].undone for step in reversed(steps) if STEPS[step].undo is not None]:
         lower = "; lower case stays" if {"lowercase", "kim"} & {*steps} else ""
         return f"text, as `embinit score --detokenize` writes it: {', '.join(undone)}{lower}"
     is_joined = not steps and (not fast.is_file() or read_json(fast).get("decoder") is not None)

@@ -35,9 +35,10 @@ from embinit_fairseq.vectors.hf_vocab import EXPORTED_CLASS, EXPORTED_FILES
 from embinit_fairseq.vocab.cleaning import MASK
 from embinit_fairseq.vocab.dictionary import is_filler, is_number, vocabulary_of
 from embinit_fairseq.vocab.preparation_options import GLUED, suggested
-from embinit_fairseq.vocab.preparation_record import FILE, contents
+from embinit_fairseq.vocab.preparation_record import FILE
 from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
 from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
+from embinit_fairseq.vocab.step_files import STEP_FILES, contents, given_files
 from embinit_fairseq.vocab.subword_styles import CONTINUES, detect_style
 from embinit_fairseq.vocab.text_checks import MOST_MARKED, pieces_left
 
@@ -290,10 +291,10 @@ def _prepared(request: ExportRequest, side: Side) -> Preparation:
 
 def _given(request: ExportRequest) -> dict[str, str]:
     """Return option of a step -> the file that the user names for it."""
-    files = {"codes": request.bpe_codes, "model": request.sentencepiece_model}
+    files = given_files(request)
     if request.segments_by_tokenizer:
-        files["tokenizer"] = str(Path(str(request.tokenizer), "tokenizer.json"))
-    return {option: path for option, path in files.items() if path is not None}
+        files["tokenizer"] = str(Path(str(request.tokenizer), STEP_FILES["tokenizer"].name))
+    return files
 
 
 def _python(request: ExportRequest, side: Side) -> Tokenizer:

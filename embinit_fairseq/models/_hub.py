@@ -22,8 +22,9 @@ from embinit_fairseq.checkpoints.preparations import (
 )
 from embinit_fairseq.errors import CheckpointError, DataError
 from embinit_fairseq.vocab.cleaning import MASK
-from embinit_fairseq.vocab.preparation_record import FILE, contents
+from embinit_fairseq.vocab.preparation_record import FILE
 from embinit_fairseq.vocab.preparation_steps import Preparation
+from embinit_fairseq.vocab.step_files import contents, given_files
 
 logger = logging.getLogger(__name__)
 #: values of fairseq's options tokenizer and bpe -> the same as a step
@@ -108,8 +109,7 @@ def preparation_of(cfg: Any, task: Any, how: Mapping[str, Any], side: int = 0) -
     """
     dictionary = task.target_dictionary if side else task.source_dictionary
     lang = how.get("lang") or languages_of_task(task)[side]
-    files = {"codes": getattr(cfg.bpe, "bpe_codes", None), "model": getattr(cfg.bpe, "sentencepiece_model", None)}
-    given = {option: str(file) for option, file in files.items() if file is not None}
+    given = given_files(cfg.bpe)
     if how.get("preparation") is not None:
         steps = stated_steps(how["preparation"], lang, how.get("lowercase"), given, "preparation")
         refuse_options(_contradictions(how, steps), "preparation", "preparation")

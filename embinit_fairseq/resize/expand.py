@@ -33,6 +33,7 @@ from embinit_fairseq.vectors.open import SourceSpec
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler
 from embinit_fairseq.vocab.preparation_record import Recorded
 from embinit_fairseq.vocab.segmentation import Segmentation, text_symbols
+from embinit_fairseq.vocab.step_files import given_files
 from embinit_fairseq.vocab.subword_styles import PREFIX, detect_style
 
 #: a count or a score after a word, as other tools write them
@@ -127,9 +128,9 @@ def _words_and_segmentation(
 ) -> tuple[list[NewWord], Recorded | None, Segmentation | None]:
     """Return the new words, and how the old text was prepared and segmented, if that is known."""
     words = read_words(request.words, set(old_model.symbols))
-    files = request.bpe_codes, request.sentencepiece_model
-    recorded = old_preparation(old_model, request.preparation, *files)
-    segmentation = old_segmentation(old_model, recorded, request.preparation, *files)
+    files = given_files(request)
+    recorded = old_preparation(old_model, request.preparation, files)
+    segmentation = old_segmentation(old_model, recorded, request.preparation, files)
     if segmentation is None and request.segment_text:
         raise OptionError("--segment-text: it needs the text's segmentation; give --bpe-codes or --sentencepiece-model")
     if segmentation is not None:

@@ -18,7 +18,8 @@ from typing import Any
 
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.io import read_lines
-from embinit_fairseq.vocab.segmentation import SEGMENTATION_FILES, Segmentation
+from embinit_fairseq.vocab.segmentation import Segmentation
+from embinit_fairseq.vocab.step_files import SEGMENTATION_FILES
 from embinit_fairseq.vocab.subword_styles import PREFIX
 from embinit_fairseq.vocab.text_checks import check_not_segmented, check_tokens
 

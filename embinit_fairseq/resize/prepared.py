@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,42 +22,33 @@ from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.preparation_options import in_language, language_in, written
 from embinit_fairseq.vocab.preparation_record import (
     FILE,
-    FLAGS,
     Recorded,
-    contents,
-    files_with,
     libraries,
     tried,
     write_preparation,
 )
 from embinit_fairseq.vocab.preparation_steps import Preparation
-from embinit_fairseq.vocab.segmentation import SEGMENTATION_FILES, Segmentation, check_segmentation, read_segmentation
+from embinit_fairseq.vocab.segmentation import Segmentation, check_segmentation, read_segmentation
+from embinit_fairseq.vocab.step_files import ARGUMENTS, SEGMENTATION_FILES, STEP_FILES, contents, files_with
 from embinit_fairseq.vocab.subword_styles import PREFIX, unescape
 
 logger = logging.getLogger(__name__)
-#: kind of a segmentation -> option of its step
-_OPTIONS = {"subword-nmt": "codes", "sentencepiece": "model"}
-#: option of a step -> name of its file in the new folder
-_NAMES = {"codes": SEGMENTATION_FILES[0], "model": SEGMENTATION_FILES[-1], "tokenizer": "tokenizer.json"}
 #: folder in the new folder for the files of the side that stays, whose names may be the same
 OTHER_SIDE = "other_side"
 #: patterns of the files that say how text is prepared
-PREPARATION_FILES = (FILE, f"input0/{FILE}", *SEGMENTATION_FILES, _NAMES["tokenizer"], f"{OTHER_SIDE}/*")
+PREPARATION_FILES = (FILE, f"input0/{FILE}", *SEGMENTATION_FILES, STEP_FILES["tokenizer"].name, f"{OTHER_SIDE}/*")
 
 
-def old_preparation(
-    old_model: OldModel, stated: str | None, bpe_codes: str | None, model: str | None
-) -> Recorded | None:
+def old_preparation(old_model: OldModel, stated: str | None, given: Mapping[str, str]) -> Recorded | None:
     """Return how the text of the dictionary that changes was prepared; None if nobody says it.
 
     Args:
         old_model: its checkpoint, dictionary and tensors.
         stated: value of --preparation.
-        bpe_codes, model: paths that the user gives.
+        given: option of a step -> path that the user gives.
     """
     if stated is None:
         return find_preparation(old_model.dictionary, old_model.state)
-    given = {name: path for name, path in (("codes", bpe_codes), ("model", model)) if path is not None}
     languages = old_model.builder.languages or ()
     lang = next((lang for lang, side in zip(languages, ("encoder", "decoder")) if side in old_model.sides), None)
     steps = stated_steps(stated, lang, None, given)
@@ -65,18 +56,17 @@ def old_preparation(
 
 
 def old_segmentation(
-    old_model: OldModel, recorded: Recorded | None, stated: str | None, bpe_codes: str | None, model: str | None
+    old_model: OldModel, recorded: Recorded | None, stated: str | None, given: Mapping[str, str]
 ) -> Segmentation | None:
     """Return the segmentation of the dictionary that changes: of the files that the user gives, else of the record.
 
     Args:
         old_model: its checkpoint, dictionary and tensors.
         recorded: of `old_preparation`.
-        stated, bpe_codes, model: as there.
+        stated, given: as there.
     """
-    given = {"codes": bpe_codes, "model": model}
-    named = {} if recorded is None else {n: recorded.path_of(n, given[n]) for n in recorded.files if n in given}
-    files = {name: path for name, path in given.items() if path is not None} or named
+    named = {} if recorded is None else {n: recorded.path_of(n, given.get(n)) for n in recorded.files if n in ARGUMENTS}
+    files = given or named
     segmentation = read_segmentation(files.get("codes"), files.get("model"), symbols=set(old_model.symbols))
     # path_of has compared these files with the hashes of the record
     is_recorded = stated is None and bool(named) and files.keys() <= named.keys()
@@ -150,17 +140,17 @@ def _own(name: str, recorded: Recorded, old_model: OldModel) -> Recorded:
 
 def _file(name: str, recorded: Recorded, old: Segmentation | None, folder: Path) -> str:
     """Return the path of a step's file in `folder`: written with the new dictionary, else copied as recorded."""
-    if old is not None and _OPTIONS[old.kind] == name:
-        return str(folder / _NAMES[name])
+    if old is not None and old.option == name:
+        return str(folder / STEP_FILES[name].name)
     return str(_copy(name, recorded.path_of(name), folder))
 
 
 def _copy(name: str, path: str, folder: Path) -> Path:
     """Copy a step's file, and the files read with it, to a folder; return its new path."""
     folder.mkdir(exist_ok=True)
-    for file, copy in files_with(path, _NAMES[name]).items():
+    for file, copy in files_with(path, STEP_FILES[name].name).items():
         shutil.copyfile(file, folder / copy)
-    return folder / _NAMES[name]
+    return folder / STEP_FILES[name].name
 
 
 def _brought(other: Recorded, old: Segmentation | None, folder: Path) -> Recorded:
@@ -172,7 +162,7 @@ def _brought(other: Recorded, old: Segmentation | None, folder: Path) -> Recorde
     files = {}
     for name, file in other.files.items():
         place = folder / OTHER_SIDE
-        given = old.path if old is not None and _OPTIONS[old.kind] == name else None
+        given = old.path if old is not None and old.option == name else None
         for path in (None, given):
             with contextlib.suppress(DataError):
                 _copy(name, other.path_of(name, path), place)
@@ -180,9 +170,9 @@ def _brought(other: Recorded, old: Segmentation | None, folder: Path) -> Recorde
         else:
             logger.warning(
                 "%s of the other side, %s, was not found, and is not in the new folder; copy it to %s/%s there",
-                *(FLAGS[name], file["path"], OTHER_SIDE, _NAMES[name]),
+                *(STEP_FILES[name].flag, file["path"], OTHER_SIDE, STEP_FILES[name].name),
             )
-        files[name] = {**file, "path": f"{OTHER_SIDE}/{_NAMES[name]}"}
+        files[name] = {**file, "path": f"{OTHER_SIDE}/{STEP_FILES[name].name}"}
     return replace(other, files=files, folder=folder)
 
 

@@ -24,6 +24,7 @@ from embinit_fairseq.resize.old_model import OldModel, Request, open_old_model
 from embinit_fairseq.resize.prepared import PREPARATION_FILES, carry_preparation, old_preparation, old_segmentation
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler, parse_line
 from embinit_fairseq.vocab.segmentation import Segmentation, text_symbols
+from embinit_fairseq.vocab.step_files import given_files
 from embinit_fairseq.vocab.subword_styles import detect_style
 from embinit_fairseq.vocab.text_checks import check_tokens, count_tokens
 
@@ -56,9 +57,9 @@ def trimming(request: TrimRequest) -> Iterator[tuple[OldModel, Change, Path, dic
     inputs = request.check(FILES, ("keep", "keep_text", "bpe_codes", "sentencepiece_model"))
     # 1. The old model, and the segmentation of its text
     old_model = open_old_model(request, keep_optimizer=not request.reset_optimizer)
-    files = request.bpe_codes, request.sentencepiece_model
-    recorded = old_preparation(old_model, request.preparation, *files)
-    segmentation = old_segmentation(old_model, recorded, request.preparation, *files)
+    files = given_files(request)
+    recorded = old_preparation(old_model, request.preparation, files)
+    segmentation = old_segmentation(old_model, recorded, request.preparation, files)
     # 2. The words that stay
     rows, shares, spelling = kept_rows(old_model.vocabulary, len(old_model.symbols), request, segmentation)
     lines = old_model.lines

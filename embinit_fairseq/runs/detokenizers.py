@@ -13,17 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.io import read_json
 from embinit_fairseq.vocab.codes import load_sentencepiece
-from embinit_fairseq.vocab.subword_styles import CONTINUES, PREFIX, unescape
+from embinit_fairseq.vocab.preparation_record import libraries
+from embinit_fairseq.vocab.preparation_steps import STEPS
+from embinit_fairseq.vocab.step_files import contents
+from embinit_fairseq.vocab.subword_styles import PREFIX
 
 #: fairseq's symbol, which also replaces a tokenizer's own unknown token
 UNKNOWN = "<unk>"
-STEPS = ("bpe", "sentencepiece", "huggingface", "moses", "spacy")
+#: steps that can be undone
+NAMES = tuple(name for name, step in STEPS.items() if step.undo is not None)
 
 Step = Callable[[str], str]
 
@@ -60,36 +63,30 @@ def known_language(code: str, flag: str = "--lang") -> str:
 
 def moses_tokenizer(lang: str | None) -> Step:
     """Return a function from text to Moses' words, without escapes."""
-    moses, lang = _sacremoses("--tokenized", lang)
-    tokenizer = moses.MosesTokenizer(lang=lang)
-    return lambda line: tokenizer.tokenize(line, escape=False, return_str=True)
+    with libraries():
+        return STEPS["moses"].apply(lang=_language("--tokenized", lang), escape=False, dashes=False)
 
 
 def _step(text: str, lang: str | None) -> Step:
-    name, _, model = text.partition("=")
-    if name not in STEPS or (model and name not in ("sentencepiece", "huggingface")):
-        raise OptionError(f"--detokenize {text}: not known; choose from {', '.join(STEPS)}")
-    if name == "bpe":
-        return join_bpe
-    if name in ("moses", "spacy"):
-        moses, lang = _sacremoses(f"--detokenize {name}", lang)
-        detokenize = moses.MosesDetokenizer(lang=lang).detokenize
-        plain = unescape if name == "moses" else str
-        return lambda line: detokenize(plain(line).split(), unescape=False)
-    if name == "sentencepiece":
-        if not model:
-            return join_sentencepiece
-        decode_pieces = load_sentencepiece(model, "--detokenize sentencepiece:").decode_pieces
-        return lambda line: decode_pieces(line.split())
-    if not model:
-        raise OptionError("--detokenize huggingface: give the tokenizer's folder: --detokenize huggingface=DIR")
-    decode = Tokenizer(model).decode
-    return lambda line: decode(line.split())
-
-
-def join_bpe(line: str) -> str:
-    """Join the subwords of subword-nmt, also at the end of a line that stops inside a word."""
-    return (line + " ").replace(f"{CONTINUES} ", "").strip()
+    """Return a function of a line that undoes one step, as `Preparation` undoes a recorded one."""
+    name, _, file = text.partition("=")
+    if name not in NAMES or (file and name not in ("sentencepiece", "huggingface")):
+        raise OptionError(f"--detokenize {text}: not known; choose from {', '.join(NAMES)}")
+    if name == "sentencepiece" and not file:
+        return join_sentencepiece
+    if name == "huggingface":
+        if not file:
+            raise OptionError("--detokenize huggingface: give the tokenizer's folder: --detokenize huggingface=DIR")
+        decode = Tokenizer(file).decode
+        return lambda line: decode(line.split())
+    entry, given = STEPS[name], {}
+    if "lang" in entry.options:
+        given["lang"] = _language(f"--detokenize {name}", lang)
+    if file:
+        given |= contents({"model": file}, ())
+    with libraries():
+        undo: Any = entry.undo(**{**entry.options, **given})  # type: ignore[misc]  # the steps of NAMES have one
+    return (lambda line: undo(line.split())) if entry.subwords else undo
 
 
 def join_sentencepiece(line: str) -> str:
@@ -97,15 +94,11 @@ def join_sentencepiece(line: str) -> str:
     return line.replace(" ", "").replace(PREFIX["sentencepiece"], " ").strip()
 
 
-def _sacremoses(flag: str, lang: str | None) -> tuple[ModuleType, str]:
-    """Return sacremoses, and the code of the language in it."""
+def _language(flag: str, lang: str | None) -> str:
+    """Return the code of the language by which libraries know it."""
     if lang is None:
         raise OptionError(f"{flag}: depends on the language; add it with --lang, such as --lang en")
-    try:
-        import sacremoses
-    except ModuleNotFoundError as error:
-        raise OptionError(f"{flag}: sacremoses is not installed: pip install sacremoses") from error
-    return sacremoses, known_language(lang)
+    return known_language(lang)
 
 
 class Tokenizer:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.runs.record import TRAINING
@@ -23,6 +22,7 @@ from embinit_fairseq.vocab.preparation_record import (
     recorded_in,
 )
 from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
+from embinit_fairseq.vocab.step_files import contents
 
 #: option of a step with a file that joins symbols -> what --detokenize calls its value; codes of BPE join nothing
 _FILES = {"model": "MODEL", "tokenizer": "DIR"}
@@ -46,11 +46,10 @@ class Undo:
 
     @cached_property
     def _preparation(self) -> Preparation:
-        content: dict[str, Any] = {}
-        for option in _FILES.keys() & self.recorded.files.keys():
-            path = Path(self.recorded.path_of(option, flag=f"--detokenize {' '.join(self.words_of_user)}"))
-            content[option] = path.read_bytes() if option == "model" else path.read_text(encoding="utf-8")
-        return Preparation(self.recorded.steps, content)
+        flag = f"--detokenize {' '.join(self.words_of_user)}"
+        options = _FILES.keys() & self.recorded.files.keys()
+        paths = {option: self.recorded.path_of(option, flag=flag) for option in options}
+        return Preparation(self.recorded.steps, contents(paths, ()))
 
     def text(self, line: str) -> str:
         """Return a line of symbols as text."""

@@ -25,21 +25,16 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.io import PathLike, read_json, sha256, write_json
+from embinit_fairseq.io import PathLike, read_json, write_json
 from embinit_fairseq.machine import package_versions
-from embinit_fairseq.vocab.codes import VOCABULARY, codes_text, codes_vocabulary, load_sentencepiece, tokenizer_text
 from embinit_fairseq.vocab.dictionary import is_filler, read_dictionary
 from embinit_fairseq.vocab.preparation_options import written
 from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
-from embinit_fairseq.vocab.subword_nmt import SUBWORD_NMT_FILES, SubwordNmt, glossary
+from embinit_fairseq.vocab.step_files import STEP_FILES, contents, given_by, hashes
 
 logger = logging.getLogger(__name__)
 FILE = "preparation.json"
 _FORMAT = 1
-#: option of a step -> option of the commands that names its file
-FLAGS = {"codes": "--bpe-codes", "model": "--sentencepiece-model", "tokenizer": "--tokenizer"}
-#: the same in Python, where --tokenizer has no counterpart: fairseq's own option has its name
-_ARGUMENTS = {"codes": "bpe_codes", "model": "sentencepiece_model"}
 #: raw lines that a record has of each text
 _EXAMPLES = 3
 #: remedy where data or checkpoints have records that differ
@@ -54,7 +49,7 @@ class Recorded:
 
     Args:
         steps: see `Preparation`, without the content of files.
-        files: option of a step (`codes`, `model`, `tokenizer`) -> {"path": of the file, "sha256": see `_hashes`}. Paths
+        files: option of a step (`codes`, `model`, `tokenizer`) -> {"path": of the file, "sha256": see `hashes`}. Paths
             are as in the record, relative to its folder.
         examples: (raw line, its symbols separated by spaces).
         symbols: hash of the dictionary's symbols, see `symbols_hash`.
@@ -109,13 +104,13 @@ class Recorded:
         Args:
             name: the option of a step.
             given: the path that the user names, if any.
-            flag: the option of the command that names it, for messages; default: as in FLAGS.
+            flag: the option of the command that names it, for messages; default: as in STEP_FILES.
         """
         recorded = self.files[name]
         path = Path(given) if given is not None else None
         if path is None and self.folder is not None:
             path = self.folder / recorded["path"]
-        way, flag = flag or given_by(name), flag or FLAGS[name]
+        way, flag = flag or given_by(name), flag or STEP_FILES[name].flag
         if path is None or not path.is_file():
             raise DataError(
                 f"{self._where}: needs {recorded['path']}, which is not there; give it by {way}"
@@ -148,7 +143,7 @@ class Recorded:
 
     def fits(self, name: str, path: PathLike) -> bool:
         """Return True if a file is the recorded one of the option `name`."""
-        return Path(path).is_file() and _hashes(path) == self.files[name]["sha256"]
+        return Path(path).is_file() and hashes(path) == self.files[name]["sha256"]
 
     def _compared(self) -> str:
         steps = [{**STEPS[step["step"]].options, **step} for step in self.steps]
@@ -180,12 +175,6 @@ def agreed(dictionary: str, statements: Mapping[str, Recorded | None], remedy: s
                 f"{' with another language, other files or symbols' if first == own else ''} as {place} says; {remedy}"
             )
     return said[0][1] if said else None
-
-
-def given_by(option: str) -> str:
-    """Return how a user names the file of a step's option, in commands and in Python."""
-    argument = _ARGUMENTS.get(option)
-    return FLAGS[option] if argument is None else f"{FLAGS[option]} FILE (from_pretrained: {argument}=FILE)"
 
 
 def own_record(dictionary: Path) -> str:
@@ -274,7 +263,7 @@ def recorded_in(entry: Any, where: str, folder: Path | None = None) -> Recorded:
         steps, examples = tuple(map(dict, entry["steps"])), tuple((raw, text) for raw, text in entry["examples"])
         Preparation(steps)
         files = {name: {key: file[key] for key in ("path", "sha256")} for name, file in entry["files"].items()}
-        needed = {option for step in steps for option in STEPS[step["step"]].content if option in FLAGS}
+        needed = {option for step in steps for option in STEPS[step["step"]].content if option in STEP_FILES}
         if needed != files.keys():
             raise ValueError(f"files: found {', '.join(files) or 'none'}, expected {', '.join(needed) or 'none'}")
         values = [(value, "") for file in files.values() for value in file.values()]
@@ -336,7 +325,7 @@ def tried(
                 )
     return Recorded(
         steps=tuple(map(dict, steps)),
-        files={name: {"path": _relative(path, folder), "sha256": _hashes(path)} for name, path in paths.items()},
+        files={name: {"path": _relative(path, folder), "sha256": hashes(path)} for name, path in paths.items()},
         examples=tuple(pair for pair in equal if pair[0].strip())[:_EXAMPLES],
         symbols=symbols_hash(symbols),
         lines={"tried": count, "equal": len(equal)},
@@ -364,54 +353,10 @@ def copy_preparation(records: Mapping[str, Recorded], folder: PathLike) -> None:
         write_json(place / FILE, {**read_json(source / FILE), "dictionaries": entries})
 
 
-def contents(paths: Mapping[str, str], symbols: Collection[str]) -> dict[str, Any]:
-    """Return what `Preparation` needs of the files of its steps.
-
-    Next to codes may be the words that stay whole (glossary.txt) and, of a smaller dictionary, the file that says that
-    text has its subwords only; expand-vocab and trim-vocab write them.
-
-    Args:
-        paths: option of a step -> path.
-        symbols: of the dictionary; words of a glossary that it lacks are the other side's.
-    """
-    content: dict[str, Any] = {}
-    if "codes" in paths:
-        path = paths["codes"]
-        whole = SubwordNmt(path, FLAGS["codes"], symbols).whole
-        content["codes"] = codes_text(path, FLAGS["codes"])
-        content["glossary"] = glossary(whole) if whole else None
-        content["vocabulary"] = None if codes_vocabulary(path) is None else frozenset(symbols)
-    content["symbols"] = frozenset(symbols)
-    if "tokenizer" in paths:
-        content["tokenizer"] = tokenizer_text(paths["tokenizer"], FLAGS["tokenizer"])
-    if "model" in paths:
-        with contextlib.suppress(ImportError):  # named when it is used
-            load_sentencepiece(paths["model"], FLAGS["model"])
-        content["model"] = Path(paths["model"]).read_bytes()
-    return content
-
-
 def _relative(path: PathLike, folder: PathLike) -> str:
     """Return the path of a file from a folder; either may be below a link, whose `..` is not the folder of the link."""
     place = Path(path)
     return os.path.relpath(Path(os.path.realpath(place.parent), place.name), os.path.realpath(folder))
-
-
-def _hashes(path: PathLike) -> str:
-    """Return the hash of a file and of the files that are read with it."""
-    return " ".join(sha256(file) for file in files_with(path, ""))
-
-
-def files_with(path: PathLike, name: str) -> dict[Path, str]:
-    """Return a file, and the files read with it (glossary and vocabulary of codes) -> names for copies.
-
-    Args:
-        path: of the file.
-        name: of its copy.
-    """
-    place, whole = Path(path), SUBWORD_NMT_FILES[1]
-    names = {place: name, place.with_name(whole): whole, place.with_name(place.name + VOCABULARY): name + VOCABULARY}
-    return {file: copy for file, copy in names.items() if file.is_file()}
 
 
 @contextlib.contextmanager

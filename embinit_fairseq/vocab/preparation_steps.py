@@ -163,6 +163,7 @@ class Step:
         apply: called with the options, returns a function of a text: to a text, with `sentences` to several, with
             `subwords` to symbols.
         undo: called with the options, returns the function back, if there is one.
+        undone: what `undo` does, for people.
         options: option -> default; `lang` is that of the text.
         content: options whose value is the content of a file.
         needs: libraries.
@@ -176,33 +177,43 @@ class Step:
     needs: tuple[str, ...] = ()
     sentences: bool = False
     subwords: bool = False
+    undone: str = ""
 
 
 _LANG = {"lang": "en"}
+_DETOKENISED = "words are put together by Moses' detokeniser"
 #: name -> step; to add one, add a line
 STEPS = {
     "cleaned": Step("cleaned as in scripts/wikibooks", cleaner, None, _LANG, (), ("sacremoses", "spacy"), True),
     "lowercase": Step("lower case", _lowercase),
     "normalised": Step("Moses' punctuation", moses_punctuation, None, _LANG, (), ("sacremoses",)),
-    "moses": Step("Moses' words", _moses, _joined, {**_LANG, "escape": True, "dashes": False}, needs=("sacremoses",)),
-    "spacy": Step("spaCy's words", _spacy, _joined, _LANG, needs=("spacy", "sacremoses")),
+    "moses": Step(
+        *("Moses' words", _moses, _joined),
+        options={**_LANG, "escape": True, "dashes": False},
+        needs=("sacremoses",),
+        undone=_DETOKENISED,
+    ),
+    "spacy": Step("spaCy's words", _spacy, _joined, _LANG, needs=("spacy", "sacremoses"), undone=_DETOKENISED),
     "bpe": Step(
         *("subwords of subword-nmt", _bpe, _without_bpe),
         content=("codes", "glossary", "vocabulary"),
         needs=("subword-nmt",),
         subwords=True,
+        undone="subwords are joined",
     ),
     "sentencepiece": Step(
         *("pieces of sentencepiece", _sentencepiece, _without_pieces),
         content=("model",),
         needs=("sentencepiece",),
         subwords=True,
+        undone="subwords are joined by the model",
     ),
     "huggingface": Step(
         *("tokens of a Hugging Face tokenizer", _huggingface, _without_tokens),
         content=("tokenizer",),
         needs=("tokenizers",),
         subwords=True,
+        undone="subwords are joined by their decoder",
     ),
     "kim": Step("English words of Kim 2014, in lower case", _kim),
     "without": Step("without the words of a list", _without, options={"words": []}),

@@ -7,12 +7,10 @@ from typing import Union
 
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.vocab.dictionary import Vocabulary
-from embinit_fairseq.vocab.sentencepiece_model import SENTENCEPIECE_FILE, Sentencepiece
-from embinit_fairseq.vocab.subword_nmt import SUBWORD_NMT_FILES, SubwordNmt
+from embinit_fairseq.vocab.sentencepiece_model import Sentencepiece
+from embinit_fairseq.vocab.subword_nmt import SubwordNmt
 from embinit_fairseq.vocab.subword_styles import CONTINUES, detect_style, parse
 
-#: files that `write` of a segmentation may make
-SEGMENTATION_FILES = (*SUBWORD_NMT_FILES, SENTENCEPIECE_FILE)
 #: smallest share of a dictionary's subwords that its segmenter can make: its own nearly all, one learned on other text
 #: of the same language two thirds
 _LEAST_MADE = 0.8

@@ -56,7 +56,7 @@ class Sentencepiece:
         content: of the model, if it is not that of the file.
     """
 
-    kind = "sentencepiece"
+    kind, option = "sentencepiece", "model"
 
     def __init__(self, path: str, flag: str = "--sentencepiece-model", content: bytes | None = None) -> None:
         self.path, self.flag = path, flag

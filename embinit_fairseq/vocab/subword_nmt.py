@@ -39,7 +39,7 @@ class SubwordNmt:
         vocabulary: the subwords that text may have; None for those next to the codes, or all.
     """
 
-    kind = "subword-nmt"
+    kind, option = "subword-nmt", "codes"
 
     def __init__(
         self,
