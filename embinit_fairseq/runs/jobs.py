@@ -17,7 +17,8 @@ from typing import Any
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import explained, write_text
 from embinit_fairseq.machine import cores
-from embinit_fairseq.runs.training import STOPPED, lock, send, start
+from embinit_fairseq.runs.run_folder import lock
+from embinit_fairseq.runs.training import STOPPED, send, start
 
 #: seconds between two looks at a command
 _LOOK = 0.1

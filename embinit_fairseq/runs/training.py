@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import fcntl
 import os
 import platform
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -24,23 +22,26 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-from embinit_fairseq.errors import DataError, EmbinitError, OptionError, counted
+from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import write_json
 from embinit_fairseq.machine import hardware, versions
-from embinit_fairseq.runs.command import (
-    CHOOSING,
-    FREE_OPTIONS,
-    LIMITS,
-    Command,
-    data_hashes,
-    differences,
-    labels_of,
-    parse_command,
-)
+from embinit_fairseq.runs.command import Command, data_hashes, labels_of, parse_command
 from embinit_fairseq.runs.log import RunLog, read_log
 from embinit_fairseq.runs.metrics import wrong_direction
 from embinit_fairseq.runs.record import CHECKPOINTS, LOG, RESULT, TEXTS, TRAINING, read_record, result_of
-from embinit_fairseq.vocab.preparation_record import FILE, Recorded, agreed, copy_preparation, records_of_data
+from embinit_fairseq.runs.run_folder import (
+    check_folder_of_run,
+    check_last_checkpoint,
+    check_same,
+    command_of,
+    lacks_metric,
+    locked_log,
+    log_before,
+    preparations_of_run,
+    reached,
+    record_before,
+)
+from embinit_fairseq.vocab.preparation_record import copy_preparation, records_of_data
 
 #: seconds between two looks at the log
 _LOOK = 0.2
@@ -50,7 +51,6 @@ _ELSEWHERE = frozenset("srun mpirun mpiexec ssh docker".split())
 #: fairseq_compat)
 STOPPED = 75
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_REMEDY = "give the same command, or choose another folder"
 
 #: called with every line of the log, and with the log so far
 Watch = Callable[[str, RunLog], None]
@@ -104,9 +104,8 @@ def run(
     # a training that has begun is continued
     if reason and (metric is not None or (before := record_before(folder)) is None or lacks_metric(folder, before)):
         raise OptionError(reason)
-    with _locked_log(folder) as log_file:
+    with locked_log(folder) as log_file:
         before = record_before(folder)
-        log = read_log(folder / LOG)
         if before is None:
             log_file.truncate(0)  # the log of a start that failed
         else:
@@ -115,10 +114,8 @@ def run(
             record = continued_record(
                 record, before, labels or {}, chooses=metric is not None or higher or lacks_metric(folder, before)
             )
-            if not log.sessions and (folder / RESULT).is_file():  # the log is gone
-                epochs = read_record(folder / RESULT).get("epochs", {})
-                log = RunLog(epochs={int(epoch): values for epoch, values in epochs.items()}, finished=True)
-            if reason := _reached(_command_of(before), command, log):
+            log = log_before(folder)
+            if reason := reached(command_of(before), command, log):
                 chosen = {key: record[key] for key in ("labels", "metric", "higher_is_better")}
                 return _finish(folder, {**before, **chosen}, log, started=False, notes=(reason,))
             check_last_checkpoint(folder)
@@ -184,160 +181,6 @@ def continued_record(
         "vector_files": {**(before.get("vector_files") or {}), **record["vector_files"]},  # some may be gone
         "sessions": before.get("sessions") or [unknown],
     }
-
-
-# ---- The folder -----------------------------------------------------------------------------------------------------
-
-
-def lock(file: IO[bytes]) -> bool:
-    """Lock a file for this process and its children; return False if other processes have it.
-
-    The lock ends with the last of these processes, also if this one is killed.
-    """
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        pass
-    return True
-
-
-@contextlib.contextmanager
-def _locked_log(folder: Path) -> Iterator[IO[bytes]]:
-    """Yield the log, open for appending and locked; leave no empty log in a folder that is refused."""
-    path = folder / LOG
-    is_new = not path.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = path.open("ab")
-    except OSError as error:
-        raise OptionError(f"{folder}: cannot be written ({error.strerror}); choose another folder") from error
-    with file:
-        if not lock(file):
-            raise OptionError(
-                f"{folder}: another call is training in this folder{_training_process(folder)}; wait for its end, or "
-                "choose another folder"
-            )
-        try:
-            yield file
-        except EmbinitError:
-            if is_new and not path.stat().st_size:
-                path.unlink()
-            raise
-
-
-def _training_process(folder: Path) -> str:
-    """Return `, process NUMBER on HOST` of the training that is running in a folder; "" if its record has none."""
-    with contextlib.suppress(EmbinitError, IndexError):
-        session = read_record(folder / TRAINING)["sessions"][-1]
-        if "process" in session and session["exit"] is None:
-            return f", process {session['process']} on {session['host']}"
-    return ""
-
-
-def check_folder_of_run(folder: Path) -> None:
-    """Raise DataError for a folder that has files but no run.
-
-    A record, a folder `checkpoints`, or the file `settings` of a recipe make it the folder of a run. Empty files do
-    not count: a shell makes them for redirected output. Nor does what a call that was killed at its start has written.
-    """
-    if not folder.is_dir() or any((folder / name).exists() for name in (TRAINING, RESULT, CHECKPOINTS, "settings")):
-        return
-    for path in sorted(folder.iterdir()):
-        if path.is_dir() or (path.lstat().st_size and path.name != FILE):
-            raise DataError(f"{folder}: has {path.name}, but no run ({TRAINING} is missing); name another folder")
-
-
-def record_before(folder: Path) -> dict[str, Any] | None:
-    """Return the record of the folder's run; None without a run, or if it failed before its first checkpoint."""
-    file, result = folder / TRAINING, folder / RESULT
-    has_checkpoints = any((folder / CHECKPOINTS).glob("*.pt"))
-    if file.is_file():
-        ended = result.is_file() or ((folder / LOG).is_file() and read_log(folder / LOG).finished)
-        return read_record(file) if ended or has_checkpoints else None
-    if has_checkpoints or result.is_file():
-        raise DataError(
-            f"{folder}: has checkpoints or a result, but no record of how they were made ({TRAINING} is missing); "
-            "choose another folder, or remove them"
-        )
-    return None
-
-
-def lacks_metric(folder: Path, before: Mapping[str, Any]) -> bool:
-    """Return True if the folder's run was validated, but never with a value of its --best-checkpoint-metric."""
-    log = folder / LOG
-    validations = read_log(log).validations.values() if log.is_file() else ()
-    metric = f"valid_{_command_of(before).option('--best-checkpoint-metric', 'loss')}"
-    return bool(validations) and all(metric not in values for values in validations)
-
-
-def check_same(folder: Path, before: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-    """Raise OptionError or DataError if the folder's run has other options, data or vectors."""
-    free = FREE_OPTIONS | CHOOSING if lacks_metric(folder, before) else FREE_OPTIONS
-    if changed := differences(_command_of(before), _command_of(record), free):
-        raise OptionError(f"{folder}: has a run with other options: {'; '.join(changed)}; {_REMEDY}")
-    for key, kind in (("data", "data"), ("vector_files", "vectors")):
-        old, new = before.get(key) or {}, record[key]
-        changed = [name for name, value in new.items() if old.get(name, value) != value]
-        if changed:
-            name = next((name for name in changed if name != "all"), "DATA")
-            raise DataError(f"{folder}: has a run with other {kind}: {name} has changed since; {_REMEDY}")
-
-
-def check_last_checkpoint(folder: Path) -> None:
-    """Raise DataError if a run has no last checkpoint: fairseq would train from scratch, into the same record.
-
-    It is missing if it was removed, and with --no-save and --no-last-checkpoints.
-    """
-    checkpoints = folder / CHECKPOINTS
-    if any(checkpoints.glob("checkpoint_last*.pt")):
-        return
-    others = sorted(checkpoints.glob("*.pt"), key=lambda path: path.stat().st_mtime)
-    remedy = f"copy {others[-1].name} to this name, to continue from there, or " if others else ""
-    raise DataError(
-        f"{checkpoints / 'checkpoint_last.pt'}: missing, so that this run cannot be continued (--no-save, "
-        f"--no-last-checkpoints, or removed); {remedy}choose another folder"
-    )
-
-
-def preparations_of_run(folder: Path, preparations: Mapping[str, Recorded]) -> dict[str, Recorded]:
-    """Return the records of a run's text; those of a folder's run stay where the data have none any more.
-
-    Raises:
-        DataError: the text of the folder's run was prepared in another way than that of this call.
-    """
-    before = records_of_data([folder])
-    both = {
-        name: agreed(name, {"the data": preparations.get(name), f"the run in {folder}": before.get(name)}, _REMEDY)
-        for name in {**before, **preparations}
-    }
-    return {name: recorded for name, recorded in both.items() if recorded is not None}
-
-
-def _command_of(record: Mapping[str, Any]) -> Command:
-    return parse_command(shlex.split(record["command"]), any_program=True)
-
-
-def _reached(old: Command, new: Command, log: RunLog) -> str | None:
-    """Return why there is nothing left to do; None if there is.
-
-    A finished training does one update more if fairseq-train is started again.
-    """
-
-    def limit(flag: str) -> float:  # 0: none, as in fairseq
-        with contextlib.suppress(ValueError):
-            return float(new.option(flag) or 0)
-        return 0.0
-
-    most_updates, most_epochs, epochs = limit("--max-update"), limit("--max-epoch"), max(log.epochs, default=0)
-    if 0 < most_updates <= log.saved_updates:
-        return f"finished before: {counted(log.saved_updates, 'update')} done, --max-update {most_updates:.0f}"
-    if log.finished and all(old.options.get(flag) == new.options.get(flag) for flag in LIMITS):
-        return f"finished before, after epoch {epochs}"
-    if log.finished and 0 < most_epochs <= epochs:
-        return f"finished before: {counted(epochs, 'epoch')} done, --max-epoch {most_epochs:.0f}"
-    return None
 
 
 # ---- The training ---------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from embinit_fairseq.arguments import read_pairs
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.io import explained
 from embinit_fairseq.machine import cores
-from embinit_fairseq.runs.training import lock
+from embinit_fairseq.runs.run_folder import lock
 
 #: name -> what runs the tasks
 ENGINES = {

@@ -33,7 +33,8 @@ from embinit_fairseq.io import write_json
 from embinit_fairseq.machine import hardware
 from embinit_fairseq.runs.command import data_hashes, parse_command
 from embinit_fairseq.runs.record import RESULT, TRAINING
-from embinit_fairseq.runs.training import check_same, new_record, record_before
+from embinit_fairseq.runs.run_folder import check_same, record_before
+from embinit_fairseq.runs.training import new_record
 
 SETS = ("train", "valid", "test")
 HIDDEN, DROPOUT, RATE, BATCH = 1024, 0.5, 1e-3, 128

@@ -13,6 +13,7 @@ from run_folders import json_line, write_log
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.cli.run import _Screen
 from embinit_fairseq.errors import DataError, OptionError
+from embinit_fairseq.runs import run_folder
 from embinit_fairseq.runs import training as launch
 from embinit_fairseq.runs.command import DATA, data_hashes, differences, labels_of, parse_command
 from embinit_fairseq.runs.log import RunLog
@@ -176,8 +177,10 @@ def test_the_same_call_again_does_nothing_and_more_epochs_go_on(tmp_path, call, 
     assert (result(tmp_path)["time"]["cpu_s"], result(tmp_path)["scores"]) == (4.0, {})  # scores were another model's
     assert result(tmp_path)["labels"].items() >= {"direction": "de-en", "size": "small"}.items()
     old, new = command(TRAIN), command(f"{TRAIN} --max-update 20")
-    assert "--max-update 20" in str(launch._reached(old, new, RunLog(saved_updates=20)))  # killed after its last save
-    assert launch._reached(old, new, RunLog(saved_updates=19)) is None
+    assert "--max-update 20" in str(
+        run_folder.reached(old, new, RunLog(saved_updates=20))
+    )  # killed after its last save
+    assert run_folder.reached(old, new, RunLog(saved_updates=19)) is None
 
 
 def test_a_training_that_was_stopped_and_has_saved_is_continued(tmp_path, call, training, capsys) -> None:
