@@ -114,14 +114,20 @@ def content(records: Path) -> Iterator[str]:
 # ---- 3. New words ----------------------------------------------------------------------------------------------------
 
 
-def equal_text(records: Path) -> Iterator[str]:
-    """Yield perplexities after 500 updates, and of `none` after as much text, one per language model."""
+def word_perplexities(records: Path) -> tuple[dict[str, dict[str, float]], int, dict[str, float]]:
+    """Return method -> model -> perplexity after 500 updates; when `none` has read as much text, and its numbers."""
     found: dict[tuple[str, int], dict[str, float]] = {}
     with open(records / "equal_text.csv", encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             found.setdefault((row["method"], int(row["updates"])), {})[row["model"]] = float(row["word_ppl"])
     last = max(updates for method, updates in found if method == "none")
-    fewer, equal = found["none", 500], found["none", last]
+    return {method: values for (method, updates), values in found.items() if updates == 500}, last, found["none", last]
+
+
+def equal_text(records: Path) -> Iterator[str]:
+    """Yield perplexities after 500 updates, and of `none` after as much text, one per language model."""
+    found, last, equal = word_perplexities(records)
+    fewer = found["none"]
 
     def numbers(values: Iterable[float]) -> str:
         return ", ".join(f"{value:.1f}" for value in values)
@@ -129,7 +135,7 @@ def equal_text(records: Path) -> Iterator[str]:
     yield line("none, 500 updates", numbers(fewer.values()), "", "")
     yield line(f"none, {last} updates", numbers(equal.values()), "", "")
     for method in ("subword", "zeros", "avg"):
-        values = found[method, 500]
+        values = found[method]
         differences = ([values[model] - none[model] for model in values] for none in (fewer, equal))
         yield line(method, numbers(values.values()), *(shown(values, 1) for values in differences))
 

@@ -16,9 +16,10 @@ from fractions import Fraction
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import matplotlib
-from controls import ADDED, of_seeds, random_and_raw, relative_step
+from controls import ADDED, of_seeds, random_and_raw, relative_step, word_perplexities
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from records import best_epoch, read
@@ -155,18 +156,46 @@ def duo(records: Path, file: str = "duo-small-rates", rate: str = "2e-3", highes
     """Draw validation loss per epoch and, of the runs of one revision, per processor second: Duo and transformers."""
     figure, axes = panels(2)
     runs = {(run["model"], run["seed"]): run for run in read(records / f"{file}.csv") if run["dropout"] == "0.1"}
-    for (model, (vectors, colour)), (seed, style) in product(DUO.items(), {"1": "o-", "2": "o--"}.items()):
-        if run := runs.get((model, seed)):
-            losses = [epoch["valid_loss"] for epoch in run["epochs"]]
-            line = partial(Axes.plot, color=colour, markersize=3, label=f"{model}: {vectors}" if seed == "1" else None)
-            line(axes[0], [epoch["epoch"] for epoch in run["epochs"]], losses, style)
-            if run["revision"] == runs["transformer", "1"]["revision"]:
-                line(axes[1], [epoch["cpu_s"] for epoch in run["epochs"]], losses, style)
+    draw_by_epoch(axes[0], runs, DUO)
+    one = runs["transformer", "1"]["revision"]
+    draw_by_epoch(axes[1], {arm: run for arm, run in runs.items() if run["revision"] == one}, DUO, "cpu_s")
     axes[0].set(title=f"learning rate {rate}; solid: seed 1, dashed: seed 2", xlabel="epoch")
     axes[1].set(title=f"learning rate {rate}, runs of one revision", xlabel="CPU seconds")
     for panel in axes:
         panel.set(ylabel="validation loss (bits per token)", ylim=(2.3, highest))
     axes[0].legend(frameon=False)
+    return figure
+
+
+def duo_fairly(records: Path) -> Figure:
+    """Draw validation and training loss per epoch: Duo and one stream, all with two sets of vectors and dropout 0.3."""
+    models = {
+        "transformer_avg": ("one stream", BASELINE),
+        "transformer_equal_avg": ("one stream of Duo's size", "#882255"),
+        "duo_two_sets": ("Duo", DUO["duo_two_sets"][1]),
+    }
+    figure, axes = panels(2)
+    runs = {(run["model"], run["seed"]): run for run in read(records / "duo-fair.csv")}
+    for panel, column, name in zip(axes, ("valid_loss", "train_loss"), ("validation", "training")):
+        draw_by_epoch(panel, runs, models, y=column)
+        panel.set(title="solid: seed 1, dashed: seed 2", xlabel="epoch", ylabel=f"{name} loss (bits per token)")
+    axes[0].legend(frameon=False)
+    return figure
+
+
+def equal_text(records: Path) -> Figure:
+    """Draw by how much new words lower the perplexity, a dot per language model: at equal updates, at equal text."""
+    figure, axes = panels(2)
+    found, last, at_equal_text = word_perplexities(records)
+    references = {"equal updates": found["none"], f"equal text ({last} updates without new words)": at_equal_text}
+    for panel, (title, none) in zip(axes, references.items()):
+        methods = {method: found[method] for method in ("subword", "zeros", "avg")}
+        rows = [
+            (method, METHODS[method], [values[model] - none[model] for model in values])
+            for method, values in methods.items()
+        ]
+        draw_dots(panel, rows, [0.0])
+        panel.set(title=title, xlabel="perplexity - perplexity without new words", xlim=(-25, 3))
     return figure
 
 
@@ -322,6 +351,28 @@ def draw_dots(axes: Axes, rows: Sequence[tuple[str, str, Sequence[float]]], refe
     axes.set_ylim(len(rows) - 0.4, -0.6)
 
 
+def draw_by_epoch(
+    axes: Axes,
+    runs: dict[tuple[str, str], dict[str, Any]],
+    models: dict[str, tuple[str, str]],
+    x: str = "epoch",
+    y: str = "valid_loss",
+) -> None:
+    """Draw a line per run: solid for seed 1, dashed for seed 2.
+
+    Args:
+        axes: of the figure.
+        runs: (model, seed) -> run.
+        models: model -> what it is, for the legend, and its colour.
+        x, y: columns of the record.
+    """
+    for (model, (title, colour)), (seed, style) in product(models.items(), {"1": "o-", "2": "o--"}.items()):
+        if run := runs.get((model, seed)):
+            points = [(row[x], row[y]) for row in run["epochs"] if x in row and y in row]
+            label = f"{model}: {title}" if seed == "1" else None
+            axes.plot(*zip(*points), style, color=colour, markersize=3, label=label)
+
+
 def draw_means(axes: Axes, values: dict[float, list[float]], colour: str, label: str, style: str = "-") -> None:
     """Draw a line through the means of the values at each place, and a dot per value."""
     places = sorted(values)
@@ -343,7 +394,9 @@ FIGURES: dict[str, Callable[[Path], Figure]] = {
     "expansion_books": old_and_new_words,
     "controls_step": step_size,
     "controls_content": content,
+    "controls_new_words": equal_text,
     "controls_plateau": plateau,
+    "controls_duo": duo_fairly,
     "../bound": bounds,
 }
 
