@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from records import around, line, losses, runs_by
+from records import around, best_epoch, line, losses, runs_by
 from records import loss as best_loss
 
 from embinit_fairseq.arguments import ArgumentParser
@@ -41,18 +40,20 @@ def shown(differences: Sequence[float], digits: int = 3) -> str:
 
 # ---- 1. Step size or scale -------------------------------------------------------------------------------------------
 
-#: arm of step.csv (factor) or remedy.csv (rate) with added positions -> sigma, factor, rate
-ADDED = {
-    **{("1x", "on"): (1, 1, 1), ("0.1x", "on"): (0.1, 1, 1), ("1x", "4"): (1, 1, 4)},
-    **{("10x", "sigma"): (10, 1, 10), ("10x", "3"): (10, 1, 3), ("10x", "on"): (10, 1, 1)},
-    **{("1x", "off"): (1, 0.1, 1), ("10x", "off"): (10, 0.1, 1), ("100x", "off"): (100, 0.1, 1)},
+#: arm of step.csv (sigma, factor) or remedy.csv (sigma, rate) -> size of the words, rate of the embedding matrices.
+#: `off` is ten times the sigma without the factor sqrt(D) = 10: the forward pass of a tenth of the sigma, and a step
+#: of Adam that is a tenth as large next to the words, so the same training as with a tenth of the rate
+ARMS = {
+    **{("1x", "off"): (0.1, 0.1), ("0.1x", "on"): (0.1, 1)},
+    **{("10x", "off"): (1, 0.1), ("1x", "on"): (1, 1), ("1x", "4"): (1, 4)},
+    **{("100x", "off"): (10, 0.1), ("10x", "on"): (10, 1), ("10x", "3"): (10, 3)},
+    **{("10x", "sigma"): (10, 10), ("10x", "30"): (10, 30)},
 }
-#: arm with untied positions -> sigma, factor, rate
-UNTIED = {("1x", "on"): (1, 1, 1), ("10x", "sigma"): (10, 1, 10), ("10x", "on"): (10, 1, 1)}
+PLACES = {"added": "added", "untied": "untied", "absent": "none"}
 VECTORS = {
-    ("vectors_1x", "one"): "vectors at Xavier's scale",
-    ("raw", "one"): "raw vectors",
-    ("raw", "sigma"): "raw vectors, rate times sigma",
+    ("vectors_1x", "one"): "Xavier's",
+    ("raw", "one"): "GloVe's",
+    ("raw", "sigma"): "GloVe's, rate times sigma",
 }
 
 
@@ -62,39 +63,40 @@ def random_and_raw(records: Path) -> Runs:
     return steps | runs_by(records / "remedy.csv", "sigma", "rate", "positions", "seed")
 
 
-def relative_step(sigma: float, factor: float, rate: float, ratio: float) -> float:
-    """Return Adam's step relative to a sum of word and position, as a multiple of that of (1, on, 1).
-
-    All sizes are multiples of a word's of (1, on), whose absorption ratio is given: a position has the size 1 / ratio.
-    """
-    return rate * factor * math.hypot(1, 1 / ratio) / math.hypot(sigma * factor, 1 / ratio)
+def training(arm: dict[str, dict[str, Any]]) -> str:
+    """Return the training losses of the best epochs."""
+    return ", ".join(f"{best_epoch(run)['train_loss']:.3f}" for run in arm.values())
 
 
 def step_size(records: Path) -> Iterator[str]:
-    """Yield losses and costs by size of the words and step of Adam, then of vectors."""
+    """Yield losses and costs by size of the words and rate of the embedding matrices, then of vectors."""
     runs = random_and_raw(records)
-    xavier = {place: of_seeds(runs, "1x", "on", place) for place in ("added", "untied")}
-    ratio = float(xavier["added"]["1"]["absorption_encoder"])
-    for place, arms in (("added", ADDED), ("untied", UNTIED)):
-        for arm, (sigma, factor, rate) in arms.items():
+    xavier = {place: of_seeds(runs, "1x", "on", place) for place in PLACES}
+    for place, title in PLACES.items():
+        for arm, sizes in ARMS.items():
             if found := of_seeds(runs, *arm, place):
-                sizes = f"{sigma:g}, {'on' if factor == 1 else 'off'}, {rate:g}", f"{sigma * factor:g}"
-                share = relative_step(sigma, factor, rate, ratio) if place == "added" else rate / sigma
                 difference = shown(cost(found, xavier[place])) if arm != ("1x", "on") else ""
-                yield line(*sizes, place, f"{rate * factor:g}", f"{share:.2f}", losses(found.values()), difference)
-    taken = []
-    for place in ("added", "untied"):
-        large, with_rate = (
-            cost(of_seeds(runs, *arm, place), xavier[place]) for arm in (("10x", "on"), ("10x", "sigma"))
-        )
-        taken.append(f"{100 - 100 * statistics.mean(with_rate) / statistics.mean(large):.0f}")
-    yield f"takes {taken[0]} % of the cost away with added positions, {taken[1]} % with untied ones"
+                yield line(title, *(f"{size:g}" for size in sizes), losses(found.values()), training(found), difference)
     for arm, title in VECTORS.items():
         cells = []
         for place in ("added", "untied"):
             if found := of_seeds(runs, *arm, place):
-                cells += [losses(found.values()), shown(cost(found, xavier[place]))]
+                cells += [losses(found.values()), training(found), shown(cost(found, xavier[place]))]
         yield line(title, *cells)
+    yield from _remedy(runs, xavier)
+
+
+def _remedy(runs: Runs, xavier: dict[str, dict[str, dict[str, Any]]]) -> Iterator[str]:
+    """Yield how much of the cost of ten times the sigma a rate times sigma takes away."""
+    better = of_seeds(runs, "1x", "4", "added")
+    arms = {place: [of_seeds(runs, "10x", rate, place) for rate in ("on", "sigma")] for place in PLACES}
+    for name, place, baseline in (
+        ("with added positions", "added", xavier["added"]),
+        ("with untied ones", "untied", xavier["untied"]),
+        ("against Xavier's numbers at four times the rate", "added", better),
+    ):
+        large, with_rate = (statistics.mean(cost(arm, baseline)) for arm in arms[place])
+        yield f"{100 - 100 * with_rate / large:.0f} % {name}"
 
 
 # ---- 2. Content ------------------------------------------------------------------------------------------------------
@@ -106,9 +108,12 @@ def content(records: Path) -> Iterator[str]:
     for pairs in ("1000", "4000"):
         inits = ("xavier", "own_shuffled", "own", "oracle_shuffled", "oracle")
         arms = {init: of_seeds(runs, pairs, init) for init in inits}
-        means = (f"{statistics.mean(map(best_loss, found.values())):.3f}" for found in arms.values())
+        common = set.intersection(*map(set, arms.values()))
+        means = (f"{statistics.mean(best_loss(found[seed]) for seed in common):.3f}" for found in arms.values())
         worth = (shown(cost(arms[f"{name}_shuffled"], arms[name])) for name in ("own", "oracle"))
         yield line(f"{int(pairs):,}", *means, *worth)
+        gain = cost(arms["xavier"], arms["oracle"])
+        yield f"{shown(gain)} with {int(pairs):,} pairs"
 
 
 # ---- 3. New words ----------------------------------------------------------------------------------------------------
@@ -140,7 +145,7 @@ def equal_text(records: Path) -> Iterator[str]:
         yield line(method, numbers(values.values()), *(shown(values, 1) for values in differences))
 
 
-# ---- 5. Plateau ------------------------------------------------------------------------------------------------------
+# ---- 4. Plateau ------------------------------------------------------------------------------------------------------
 
 
 def plateau(records: Path) -> Iterator[str]:
@@ -157,7 +162,31 @@ def plateau(records: Path) -> Iterator[str]:
                 yield line(title, init, ", ".join(firsts), ", ".join(ends))
 
 
-PARTS = (step_size, content, equal_text, plateau)
+# ---- 5. Duo ----------------------------------------------------------------------------------------------------------
+
+TWO_SETS = {
+    "transformer_avg": "one stream",
+    "transformer_equal_avg": "one stream of Duo's size",
+    "duo_two_sets": "Duo",
+}
+
+
+def duo(records: Path) -> Iterator[str]:
+    """Yield size, losses, BLEU and time of Duo and of one stream, all with two sets of vectors and dropout 0.3."""
+    runs = runs_by(records / "duo-fair.csv", "model", "seed")
+    arms = {model: of_seeds(runs, model) for model in TWO_SETS}
+    for model, title in TWO_SETS.items():
+        of_model = arms[model].values()
+        best = [best_epoch(run) for run in of_model]
+        found = ", ".join(f"{row['valid_loss']:.3f} ({row['epoch']:.0f})" for row in best)
+        scores = ", ".join(f"{float(run['bleu']):.1f} ({float(run['brevity']):.3f})" for run in of_model)
+        size = f"{int(next(iter(of_model))['parameters']) / 1e6:.2f}"
+        per_epoch = ", ".join(f"{run['epochs'][-1]['cpu_s'] / run['epochs'][-1]['epoch']:.0f}" for run in of_model)
+        difference = "" if model == "duo_two_sets" else shown(cost(arms["duo_two_sets"], arms[model]))
+        yield line(title, size, found, training(arms[model]), scores, per_epoch, difference)
+
+
+PARTS = (step_size, content, equal_text, plateau, duo)
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-from controls import ADDED, of_seeds, random_and_raw, relative_step, word_perplexities
+from controls import ARMS, of_seeds, random_and_raw, word_perplexities
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from records import best_epoch, read
@@ -252,22 +252,24 @@ def bounds(records: Path) -> Figure:
 
 
 def step_size(records: Path) -> Figure:
-    """Draw the loss of random embeddings against Adam's step relative to word and position: what makes them slow?"""
-    figure, (axes,) = panels(1)
+    """Draw the loss of random embeddings against the rate of the embedding matrices, by size of the words."""
     runs = random_and_raw(records)
-    ratio = float(runs["1x", "on", "added", "1"]["absorption_encoder"])
-    points: defaultdict[float, dict[float, list[float]]] = defaultdict(dict)
-    for arm, (sigma, factor, rate) in ADDED.items():
-        if found := of_seeds(runs, *arm, "added"):
-            step = relative_step(sigma, factor, rate, ratio)
-            points[sigma * factor][step] = [best_epoch(run)["valid_loss"] for run in found.values()]
-    for (size, losses), colour in zip(sorted(points.items()), ("#88ccee", BASELINE, "#882255")):
-        draw_means(axes, losses, colour, f"{size:g}")
-    axes.set_xscale("log")
-    axes.set_xticks([0.04, 0.1, 0.4, 1, 4], ["0.04", "0.1", "0.4", "1", "4"], minor=False)
-    axes.minorticks_off()
-    axes.set(xlabel="step of Adam / (word + position)", ylabel="validation loss (bits per token)")
-    axes.legend(title="size of the words", frameon=False)
+    places = {"added": "positions added", "untied": "positions untied"}
+    figure, axes = panels(len(places))
+    for panel, (place, title) in zip(axes, places.items()):
+        points: defaultdict[float, dict[float, list[float]]] = defaultdict(dict)
+        for arm, (size, rate) in ARMS.items():
+            if found := of_seeds(runs, *arm, place):
+                points[size][rate] = [best_epoch(run)["valid_loss"] for run in found.values()]
+        for size, colour in {0.1: "#88ccee", 1: BASELINE, 10: "#882255"}.items():
+            if size in points:
+                draw_means(panel, points[size], colour, f"{size:g} times Xavier's sigma")
+        panel.set_xscale("log")
+        panel.set_xticks([0.1, 1, 4, 10], ["0.1", "1", "4", "10"], minor=False)
+        panel.minorticks_off()
+        panel.set(title=title, xlabel="rate of the embeddings / rate of the others", xlim=(0.08, 40), ylim=(2.55, 3.9))
+    axes[0].set(ylabel="validation loss (bits per token)")
+    axes[0].legend(title="a dot per seed", frameon=False)
     return figure
 
 

@@ -130,6 +130,8 @@ STEPS = (
     ("100x", "off", "added"),
     ("1x", "off", "added"),
     ("0.1x", "on", "added"),
+    ("1x", "on", "absent"),
+    ("10x", "on", "absent"),
 )
 
 
@@ -150,13 +152,16 @@ def remedy(vectors: Vectors) -> Iterator[Training]:
     """Yield large embeddings whose learning rate is the same multiple of Xavier's as their sigma, and without it.
 
     Relative to what the first layer reads, word plus position, Xavier's numbers at 4 times the rate have the step of
-    10x at 10 times the rate; 10x at 3 times the rate has that of Xavier's numbers.
+    10x at 10 times the rate; 10x at 3 times the rate has that of Xavier's numbers. Without positions there is no
+    absorption.
     """
     numbers = initialised("xavier", vectors, "--embed-init-std", "10x")
     arms = {
         ("10x", "3", "added"): numbers,
         ("1x", "4", "added"): initialised("xavier", vectors),
         ("10x", "sigma", "added"): numbers,
+        ("10x", "30", "added"): numbers,
+        ("10x", "sigma", "absent"): numbers,
         ("raw", "one", "added"): initialised("pretrained", vectors),
         ("raw", "sigma", "added"): initialised("pretrained", vectors),
         ("vectors_1x", "one", "added"): initialised("pretrained_xavier", vectors),

@@ -51,7 +51,7 @@ def options(words: list[str]) -> dict[str, list[str]]:
 @pytest.mark.parametrize(
     ("grid", "trainings"),
     [
-        *(("scale", 78), ("positions", 30), ("step", 24), ("remedy", 30), ("content", 15)),
+        *(("scale", 78), ("positions", 30), ("step", 30), ("remedy", 36), ("content", 15)),
         *(("table1", 18), ("duo", 44), ("ladder", 6)),
     ],
 )
