@@ -28,6 +28,7 @@ FIXES = {
         "best_checkpoints",
         "one_run_a_folder",
         "paused_trainings",
+        "other_languages",
     ),
     "fairseq.file_io": ("atomic_copies",),
     "fairseq.utils": ("empty_user_dirs", "replaced_words", "byte_order_marks", "evaluated_options"),
