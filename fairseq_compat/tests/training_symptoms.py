@@ -553,3 +553,18 @@ def missing_metrics() -> None:
     values["bleu"] = 31.0
     assert validate_and_save() == ([31.0], False)
     assert saved == []
+    for name, higher, advice in (
+        ("bleu", False, "add --maximize"),
+        ("sentence_f1", True, ""),
+        ("nll_loss", True, "leave out --maximize"),
+        ("loss", False, ""),
+        ("mine", False, ""),
+    ):
+        config.checkpoint.best_checkpoint_metric, config.checkpoint.maximize_best_checkpoint_metric = name, higher
+        lines = io.StringIO()
+        with contextlib.redirect_stderr(lines), mock.patch.object(train.utils, "import_user_module") as begun:
+            begun.side_effect = KeyboardInterrupt
+            with contextlib.suppress(KeyboardInterrupt):
+                train.main(config)
+        assert bool(lines.getvalue()) == bool(advice), name
+        assert advice in lines.getvalue()

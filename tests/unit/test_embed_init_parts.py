@@ -279,7 +279,11 @@ def test_which_checkpoint_is_continued(tmp_path, expected, strategy, options):
     request = InitRequest(
         strategy, **{"save_dir": str(tmp_path / "run"), "restore_file": "checkpoint_last.pt", **paths}
     )
-    with pytest.raises(OptionError, match="--restore-file missing.pt") if expected is OptionError else contextlib.nullcontext():
+    with (
+        pytest.raises(OptionError, match="--restore-file missing.pt")
+        if expected is OptionError
+        else contextlib.nullcontext()
+    ):
         assert path_to_restore(request) == (expected and str(tmp_path / f"{expected}.pt"))
 
 
