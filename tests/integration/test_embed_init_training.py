@@ -131,7 +131,7 @@ def test_a_matrix_that_was_frozen_from_the_start(here, tmp_path, caplog):
         frozen = here(tmp_path / "frozen", *flags, "decoder", *tune, "--max-update", updates)
         assert torch.equal(frozen[DECODER], start[DECODER])
         assert not torch.equal(frozen[ENCODER], start[ENCODER])
-    with pytest.raises(OptionError, match="with xavier.*drop --finetune-from-model.* or give --embed-init xavier"):
+    with pytest.raises(OptionError, match=r"with xavier.*drop --finetune-from-model.* or give --embed-init xavier"):
         here(tmp_path / "other", "--embed-init", "normal", *tune)
     caplog.clear()
     with pytest.raises(OptionError, match=r"--embed-init-freeze encoder, .* or add --reset-optimizer"):

@@ -280,7 +280,7 @@ def test_which_checkpoint_is_continued(tmp_path, expected, strategy, options):
         strategy, **{"save_dir": str(tmp_path / "run"), "restore_file": "checkpoint_last.pt", **paths}
     )
     with (
-        pytest.raises(OptionError, match="--restore-file missing.pt")
+        pytest.raises(OptionError, match=r"--restore-file missing\.pt")
         if expected is OptionError
         else contextlib.nullcontext()
     ):
