@@ -93,9 +93,8 @@ def path_to_restore(request: InitRequest) -> str | None:
     """Return the path of that checkpoint, decided as in `fairseq.checkpoint_utils.load_checkpoint`.
 
     Raises:
-        OptionError: for a strategy together with `--finetune-from-model`, which would overwrite every matrix, or with a
-            `--restore-file` that does not exist: fairseq would train from scratch, and overwrite a run in
-            `--save-dir`.
+        OptionError: for a strategy together with a `--restore-file` that does not exist: fairseq would train from
+            scratch, and overwrite a run in `--save-dir`.
     """
     if request.restore_file not in (None, "checkpoint_last.pt"):
         path = request.restore_file.replace(".pt", request.checkpoint_suffix + ".pt")
@@ -112,11 +111,6 @@ def path_to_restore(request: InitRequest) -> str | None:
     if os.path.exists(path):
         return path
     other = request.continue_once or request.finetune_from_model
-    if other and not request.continue_once and request.strategy is not None:
-        raise OptionError(
-            f"--embed-init {request.strategy} and --finetune-from-model {other}: all matrices come from that "
-            "checkpoint; drop one of the flags"
-        )
     return other if other and os.path.exists(other) else None
 
 

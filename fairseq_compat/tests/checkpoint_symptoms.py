@@ -22,6 +22,9 @@ from fairseq import checkpoint_utils, models, options, tasks
 from fairseq.data import iterators
 from fairseq.dataclass.configs import CheckpointConfig
 from fairseq.file_io import PathManager
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
+from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from omegaconf import OmegaConf
 from training_symptoms import in_folder, refused
 
@@ -160,6 +163,45 @@ def unknown_architectures() -> None:
         said = errors.getvalue().splitlines()[-1]
         assert expected in said, said
         assert ("; " in said) == bool(expected), said
+
+
+@in_folder
+def other_languages(folder: Path) -> None:
+    """Tokens of languages, and of the beginning of a text, that a model was not trained with."""
+
+    def said(task, **trained: object) -> str:
+        """Load a checkpoint for a task; return what is printed."""
+        name = next(name for name, kind in tasks.TASK_REGISTRY.items() if kind is type(task))
+        torch.save({**STATE, "cfg": {"task": {"_name": name, **trained}, "model": {}}}, folder / "model.pt")
+        lines = io.StringIO()
+        with contextlib.redirect_stderr(lines), mock.patch.object(type(task), "build_model"):
+            checkpoint_utils.load_model_ensemble_and_task([str(folder / "model.pt")], task=task)
+        return lines.getvalue()
+
+    pairs, langtok = ["fr-en", "de-en"], {"encoder_langtok": "src", "decoder_langtok": True}
+    for kind, given, trained, expected in (
+        (LanguageModelingTask, {"add_bos_token": False}, {"add_bos_token": True}, ["--add-bos-token True", "False"]),
+        (LanguageModelingTask, {"add_bos_token": True}, {"add_bos_token": True}, []),
+        (LanguageModelingTask, {"add_bos_token": True}, {}, []),  # of a fairseq without the option
+        (TranslationFromPretrainedBARTTask, {"langs": "de,fr"}, {"langs": "fr,de"}, ["--langs fr,de", "de,fr"]),
+        (
+            TranslationMultiSimpleEpochTask,
+            {"langs": None, "lang_dict": None, "lang_pairs": pairs, **langtok},
+            {"langs": ["de", "en", "fr"], "lang_dict": None, "lang_pairs": pairs[::-1], **langtok},
+            [],
+        ),
+        (
+            TranslationMultiSimpleEpochTask,
+            {"langs": None, "lang_dict": None, "lang_pairs": pairs[:1], **langtok, "decoder_langtok": False},
+            {"langs": None, "lang_dict": None, "lang_pairs": pairs, **langtok},
+            ["--langs de,en,fr, here it is en,fr", "--decoder-langtok True"],
+        ),
+    ):
+        task = kind.__new__(kind)
+        task.args, task.state = argparse.Namespace(**given), tasks.fairseq_task.StatefulContainer()
+        lines = said(task, **trained)
+        assert bool(lines) == bool(expected), lines
+        assert not [part for part in expected if part not in lines], lines
 
 
 @in_folder

@@ -6,6 +6,7 @@
 import contextlib
 import importlib
 import io
+import os
 import sys
 import warnings
 from argparse import ArgumentParser, Namespace
@@ -95,6 +96,13 @@ def empty_user_dirs(folder: Path) -> None:
     with refused(f"--user-dir {package.parent}: no plugin", f"did you mean {package}?"):
         import_user_module(Namespace(user_dir=str(package.parent)))
     import_user_module(Namespace(user_dir=str(package)))
+    (folder / "plugin_of_colleague").mkdir()
+    (folder / "plugin_of_colleague" / "__init__.py").touch()
+    import_user_module(Namespace(user_dir=f"{package}{os.pathsep}{folder / 'plugin_of_colleague'}"))
+    assert {"my_plugin", "plugin_of_colleague"} <= set(sys.modules)
+    with mock.patch("sys.argv", ["fairseq-train", "data", "--user-dir", "one", "--user-dir=other"]):
+        with refused(f"--user-dir one{os.pathsep}other"):
+            options.get_training_parser()
 
 
 def third_party_registries() -> None:
@@ -164,6 +172,19 @@ def hydra_help() -> None:
     """The command line of fairseq-hydra-train."""
     importlib.import_module("fairseq_cli.hydra_train")
     assert get_args_parser().parse_args(["task=translation"]).overrides == ["task=translation"]
+
+
+def hydra_words() -> None:
+    """Overrides before and after options, of hydra's program and of fairseq's question for the name of the file."""
+    importlib.import_module("fairseq_cli.hydra_train")
+    words = ["task=translation", "--config-dir", "a=b", "common.cpu=true", "-m", "common.seed=1,2"]
+    for module in ("hydra._internal.utils", "hydra.main"):
+        try:
+            given = importlib.import_module(module).get_args_parser().parse_args(words)
+        except SystemExit as error:
+            raise AssertionError("unrecognized arguments") from error
+        assert given.overrides == ["task=translation", "common.cpu=true", "common.seed=1,2"]
+        assert (given.multirun, given.config_dir) == (True, "a=b")
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import pytest
 import sacrebleu
 import torch
 from fairseq import options, scoring, tasks
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import Dictionary, LMContextWindowDataset, MonolingualDataset, TokenBlockDataset, data_utils
 from fairseq.data.encoders.characters import Characters
 from fairseq.data.encoders.moses_tokenizer import MosesTokenizer, MosesTokenizerConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -144,6 +144,30 @@ def scoring_options(folder: Path) -> None:
     files[1].write_text(f"{ENGLISH[1]}\nmore\n")
     with refused("--ref ends after 1 lines", "of one text"):
         printed("-r", files[0], "-s", files[1])
+
+
+def context_windows() -> None:
+    """Each block of text has the tokens before it as its context, whoever collates which blocks; a window that fits."""
+    window, length, pad, eos = 7, 5, 1, 2
+    words = torch.arange(10, 33)
+    blocks = TokenBlockDataset([words[:11], words[11:]], [11, 12], length, pad=pad, eos=eos, include_targets=True)
+    text = MonolingualDataset(blocks, blocks.sizes, Dictionary(), targets=["future"])
+    collated = LMContextWindowDataset(text, length, window, pad)
+    before = torch.cat([torch.tensor([eos]), words[:-1]])  # the input of a word is the one before it
+    for numbers in ([1, 3], [4], [0, 2]):  # of two processes, or shards
+        batch = collated.collater([collated[number] for number in numbers])
+        for row, number in enumerate(numbers):
+            first, start = number * length, max(0, number * length - window)
+            tokens, target = (rows[row] for rows in (batch["net_input"]["src_tokens"], batch["target"]))
+            assert tokens[tokens != pad].tolist() == before[start : first + length].tolist(), number
+            assert target[target != pad].tolist() == words[first : first + length].tolist()
+            assert batch["start_indices"][row] == first - start == target.ne(pad).nonzero()[0]
+            assert batch["net_input"]["src_lengths"][row] == tokens.ne(pad).sum()
+    parser = options.get_eval_lm_parser()
+    given = ["data", "--path", "lm.pt", "--tokens-per-sample", "8", "--context-window", "8"]
+    config = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, given))
+    with refused("--context-window 8", "--tokens-per-sample 8"):
+        eval_lm.main(config)
 
 
 class Certain(torch.nn.Module):

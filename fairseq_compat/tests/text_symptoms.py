@@ -455,6 +455,10 @@ def replaced_words() -> None:
         assert utils.post_process_prediction(tokens, "", alignment, translated, words, "@@ ")[1] == expected
     tokens[0] = words.bos()
     assert utils.post_process_prediction(tokens, "", alignment, {}, words, "@@ ", {words.index("y")})[1] == "q"
+    parser = options.get_interactive_generation_parser()
+    given = options.parse_args_and_arch(parser, ["data", "--path", "model.pt", "--print-alignment", "soft"])
+    with refused("--print-alignment soft", "fairseq-generate"):
+        interactive.main(convert_namespace_to_omegaconf(given))
     each_sentence_has_its_words()
 
 

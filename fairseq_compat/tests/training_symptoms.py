@@ -34,6 +34,7 @@ from fairseq.logging import progress_bar
 from fairseq.models import BaseFairseqModel, DistributedFairseqModel
 from fairseq.tasks import FairseqTask, fairseq_task
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq.trainer import Trainer
 from fairseq_cli import train
 from fairseq_compat.fixes.stopped_readers import stop
@@ -133,6 +134,27 @@ class Words(Dictionary):
 class AnyOptions(Dictionary):
     def __init__(self, **options) -> None:
         super().__init__(**options)
+
+
+@in_folder
+def numbered_splits(folder: Path) -> None:
+    """Parts of a split are put together, each once; several validation sets of pairs are named as splits."""
+    rows = {"train": ["a b", "b"], "train1": ["a"], "valid": ["b"], "valid1": ["a b"]}
+    for split, texts in rows.items():
+        for language in ("de", "en"):
+            dictionary = write_split(folder, f"{split}.de-en.{language}", texts, "a b")
+            dictionary.save(str(folder / f"dict.{language}.txt"))
+    data = {"data": str(folder), "dataset_impl": "mmap", "train_subset": "train"}
+    task = TranslationTask.setup_task(TranslationConfig(**data, source_lang="de", target_lang="en"))
+    task.load_dataset("train", combine=True)
+    read = [dictionary.string(pair["source"]) for pair in task.dataset("train")]
+    assert read == rows["train"] + rows["train1"]
+    splits = {"ignore_unused_valid_subsets": False, "combine_valid_subsets": None, "disable_validation": False}
+    config = Namespace(task=task.cfg, dataset=Namespace(**splits, valid_subset="valid,valid1"))
+    data_utils.raise_if_valid_subsets_unintentionally_ignored(config)
+    config.dataset.valid_subset = "valid"
+    with refused("'valid1'", "--ignore-unused-valid-subsets"):
+        data_utils.raise_if_valid_subsets_unintentionally_ignored(config)
 
 
 @in_folder
@@ -531,3 +553,18 @@ def missing_metrics() -> None:
     values["bleu"] = 31.0
     assert validate_and_save() == ([31.0], False)
     assert saved == []
+    for name, higher, advice in (
+        ("bleu", False, "add --maximize"),
+        ("sentence_f1", True, ""),
+        ("nll_loss", True, "leave out --maximize"),
+        ("loss", False, ""),
+        ("mine", False, ""),
+    ):
+        config.checkpoint.best_checkpoint_metric, config.checkpoint.maximize_best_checkpoint_metric = name, higher
+        lines = io.StringIO()
+        with contextlib.redirect_stderr(lines), mock.patch.object(train.utils, "import_user_module") as begun:
+            begun.side_effect = KeyboardInterrupt
+            with contextlib.suppress(KeyboardInterrupt):
+                train.main(config)
+        assert bool(lines.getvalue()) == bool(advice), name
+        assert advice in lines.getvalue()

@@ -127,6 +127,12 @@ def test_a_matrix_that_was_frozen_from_the_start(here, tmp_path, caplog):
     start = here(run, *flags, "encoder", "--max-update", "2")
     tune = ["--finetune-from-model", str(run / "checkpoint_last.pt"), "--max-update", "2"]
     assert not torch.equal(here(tmp_path / "tuned", *tune)[ENCODER], start[ENCODER])
+    for updates in ("2", "4"):  # fine-tuned, then continued, with the other matrix frozen
+        frozen = here(tmp_path / "frozen", *flags, "decoder", *tune, "--max-update", updates)
+        assert torch.equal(frozen[DECODER], start[DECODER])
+        assert not torch.equal(frozen[ENCODER], start[ENCODER])
+    with pytest.raises(OptionError, match=r"with xavier.*drop --finetune-from-model.* or give --embed-init xavier"):
+        here(tmp_path / "other", "--embed-init", "normal", *tune)
     caplog.clear()
     with pytest.raises(OptionError, match=r"--embed-init-freeze encoder, .* or add --reset-optimizer"):
         here(run, *flags, "encoder:9", "--max-update", "4")

@@ -1,11 +1,12 @@
-"""A --user-dir without a plugin is imported silently, and the name of an installed plugin is refused.
+"""A --user-dir without a plugin is imported silently; one that is installed, or several, are refused or ignored.
 
 Symptom: ``--user-dir NAME`` of a plugin that pip installed fails in every folder but one: fairseq accepts paths only.
     A folder without code, such as the clone around a plugin, is imported without complaint (as a namespace package),
-    and ``--arch`` is then an invalid choice.
-Where: fairseq/utils.py:464 (``import_user_module``).
+    and ``--arch`` is then an invalid choice. Of ``--user-dir A --user-dir B`` the first is ignored.
+Where: fairseq/utils.py:464 (``import_user_module``), fairseq/options.py:231 (``get_parser``).
 Remedy: a name that is no folder but an importable package is that package. A folder that can register nothing raises
-    an error that names the folder and the packages in it.
+    an error that names the folder and the packages in it. ``--user-dir A:B`` are two plugins; the option given twice is
+    an error that says so.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 
 from fairseq_compat.patches import wrap
 
-BROKEN = r"def import_user_module\("
+BROKEN = r"def (import_user_module|get_parser)\("
 
 
 def folder_of_package(name: str) -> str | None:
@@ -51,9 +52,28 @@ def resolved(module, user_dir: str) -> str:
     return os.path.normpath(folder)
 
 
+def patch_options(module) -> None:
+    @wrap(module)
+    def get_parser(original, *args, **options):
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        parser.add_argument("--user-dir", action="append", default=[])
+        given = dict.fromkeys(parser.parse_known_args()[0].user_dir)
+        if len(given) > 1:
+            raise ValueError(f"--user-dir is given twice; for several plugins: --user-dir {os.pathsep.join(given)}")
+        return original(*args, **options)
+
+
 def patch(module):
+    if module.__name__ == "fairseq.options":
+        patch_options(module)
+        return
+
     @wrap(module)
     def import_user_module(original, args):
         user_dir = getattr(args, "user_dir", None)
-        # the configuration, and so the checkpoint, keeps what the user wrote
-        return original(args if user_dir is None else argparse.Namespace(user_dir=resolved(module, user_dir)))
+        if user_dir is None:
+            return
+        names = [user_dir] if os.path.exists(user_dir) else user_dir.split(os.pathsep)
+        for folder in [resolved(module, name) for name in names]:
+            # the configuration, and so the checkpoint, keeps what the user wrote
+            original(argparse.Namespace(user_dir=folder))

@@ -4,11 +4,13 @@ Symptom: ``fairseq-generate --dataset-impl raw --replace-unk`` and ``fairseq-int
     ``FileNotFoundError: '@@ '``. With a file: ``IndexError`` without ``--print-alignment``, ``TypeError`` with it; the
     words of ``fairseq-interactive`` are those of the dictionary, ``<unk>`` for an unknown one; with ``--remove-bpe``
     words are counted in the translation, but subwords in the alignment. The alignments of an LSTM are shifted by the
-    padding of its batch.
+    padding of its batch. ``fairseq-interactive --print-alignment soft``: ``too many values to unpack``, or pairs of
+    weights for a source of one word.
 Where: fairseq/dataclass/configs.py:866 (the option's value without a file), fairseq/utils.py:164 (``load_align_dict``)
     and :235 (``post_process_prediction``), fairseq_cli/generate.py, fairseq_cli/interactive.py.
 Remedy: an unknown token of the translation becomes the token of the source text that it attends to most, or what the
-    file translates that to, before subwords are joined. The alignment is printed, as with ``--print-alignment``.
+    file translates that to, before subwords are joined. The alignment is printed, as with ``--print-alignment``. What
+    fairseq-interactive cannot print is refused.
 Can go: with a fairseq that aligns when it replaces.
 """
 
@@ -128,6 +130,8 @@ def patch(module):
     def main(original, cfg, *args, **options):
         if isinstance(cfg, argparse.Namespace):
             cfg = module.convert_namespace_to_omegaconf(cfg)
+        if cfg.generation.print_alignment == "soft" and module.__name__ == "fairseq_cli.interactive":
+            raise ValueError("--print-alignment soft: fairseq-interactive prints hard ones; use fairseq-generate")
         if cfg.generation.replace_unk is None:
             return original(cfg, *args, **options)
         if cfg.generation.print_alignment == "soft":
