@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from expand_checkpoints import assert_same, dictionary, divergence, make
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, ByteLevelBPETokenizer, Tokenizer, models, normalizers, pre_tokenizers
 from torch import nn
 from torch.nn.utils import parametrizations
 
@@ -215,6 +215,28 @@ def test_what_is_tied():
     for one, other in ((square, square.detach()), (square.numpy(), square.numpy())):
         new = ei.expand({"in": one, "out": other}, symbols, ["x"], "normal").matrices
         assert new["in"] is new["out"]
+
+
+@pytest.mark.parametrize("form", ["tokenizer", "list"])
+def test_tokens_of_bytes_are_those_of_their_tokenizer(form):
+    """GPT-2's: a part of a character keeps its row in a tokenizer with other rows. One token beyond ASCII is enough."""
+    both = []
+    for specials, text in (([], "die größe"), (["<s>", "<pad>"], "größe fox")):
+        trained = ByteLevelBPETokenizer()
+        trained.train_from_iterator([text] * 3, vocab_size=275, special_tokens=specials, show_progress=False)
+        both.append(transformers.PreTrainedTokenizerFast(tokenizer_object=trained._tokenizer))
+    names = [of_one.convert_ids_to_tokens(range(len(of_one))) for of_one in both]
+    table = np.arange(len(names[0]))[:, None] * np.ones((1, 2))
+    old, new = both if form == "tokenizer" else names
+    moved = ei.transfer(table, old, new, "avg")
+    row_of = {name: row for row, name in enumerate(names[0])}
+    shared = [row for row, name in enumerate(names[1]) if name in row_of]
+    assert len(shared) > 256
+    assert moved.matrices[shared, 0].tolist() == [row_of[names[1][row]] for row in shared]
+    assert moved.symbols == names[1]
+    subwords = both[0].tokenize("ürg")
+    grown = ei.expand(table, old, ["ürg"], "subword", subwords={"ürg": subwords})
+    np.testing.assert_allclose(grown.matrices[-1, 0], np.mean([row_of[part] for part in subwords]))
 
 
 # ---- Models of transformers -----------------------------------------------------------------------------------------
