@@ -10,7 +10,7 @@ import numpy as np
 
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.init.weights import Combination
-from embinit_fairseq.vocab.dictionary import Vocabulary
+from embinit_fairseq.vocab.dictionary import WRITE_SUBWORDS, Vocabulary, are_ids
 from embinit_fairseq.vocab.matching import Matcher
 from embinit_fairseq.vocab.subword_styles import Token, as_text, detect_style, parse, spell
 
@@ -42,6 +42,11 @@ class Symbols:
         """Return text -> row. If a symbol is repeated, the last row counts, as in fairseq."""
         return {self.texts[row]: row for row in self.words}
 
+    @property
+    def has_ids(self) -> bool:
+        """Return True if all words are ids of subwords."""
+        return are_ids([self.names[row] for row in self.words])
+
     def token(self, row: int) -> Token:
         """Return the token of a row's symbol."""
         return parse(self.texts[row], self.style)
@@ -52,12 +57,25 @@ def symbols_of(names: Sequence[str], vocabulary: Vocabulary) -> Symbols:
     return Symbols(names, np.append(vocabulary.regular, np.zeros(len(names) - len(vocabulary), dtype=bool)))
 
 
-def shared_rows(old: Symbols, new: Symbols) -> np.ndarray:
+def shared_rows(old: Symbols, new: Symbols, flags: tuple[str, str] = ("old", "new")) -> np.ndarray:
     """Return (new N,) the old row of each symbol that both dictionaries have, else -1.
 
     A word is shared if it is the same text at the same place of a word, however the two segmenters spell it: `ing` is
     a word for GloVe, a part of one for sentencepiece.
+
+    Args:
+        old, new: the symbols of the two dictionaries.
+        flags: options that name them, for messages.
+
+    Raises:
+        DataError: one has ids of subwords, the other words, whose numbers are not these ids.
     """
+    if old.has_ids != new.has_ids:
+        (flag, ids), (_, others) = sorted(zip(flags, (old, new)), key=lambda pair: not pair[1].has_ids)
+        raise DataError(
+            f"{flag}: its symbols are ids of subwords ({_first(ids)}), the other dictionary has words "
+            f"({_first(others)}), whose numbers would take the rows of ids; {WRITE_SUBWORDS}"
+        )
     # of a repeated `<s>` the first row is fairseq's own symbol, the last one that of text
     others = [(name, row) for row, name in enumerate(old.names) if not old.word[row]]
     first, last = dict(reversed(others)), dict(others)
@@ -68,6 +86,10 @@ def shared_rows(old: Symbols, new: Symbols) -> np.ndarray:
     for row in new.words:
         shared[row] = rows[matcher.match(new.token(row))[0]]
     return shared
+
+
+def _first(symbols: Symbols) -> str:
+    return ", ".join([symbols.names[row] for row in symbols.words[:3]] + ["..."])
 
 
 def subword_means(

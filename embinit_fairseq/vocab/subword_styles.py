@@ -219,7 +219,9 @@ def as_text(symbols: Sequence[str], style: str) -> Sequence[str]:
     if style not in ("bytelevel", "end_of_word"):
         return symbols
     texts = [symbol.removeprefix("Ġ") for symbol in symbols]
-    beyond_ascii = [text for text in texts if len(text) > 1 and not text.isascii()]  # one sign may be a byte or a letter
+    beyond_ascii = [
+        text for text in texts if len(text) > 1 and not text.isascii()
+    ]  # one sign may be a byte or a letter
     if sum(map(_is_bytes, beyond_ascii)) < max(1, _BYTES_SHARE * len(beyond_ascii)):
         return symbols
     return [text_of(symbol) for symbol in symbols]

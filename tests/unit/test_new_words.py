@@ -371,6 +371,23 @@ def two_vocabularies():
     return model_of("MarianMTModel", share_encoder_decoder_embeddings=False, decoder_vocab_size=14)
 
 
+def two_configured_vocabularies():
+    kind, sizes = transformers.FSMTForConditionalGeneration, {"src_vocab_size": 14, "tgt_vocab_size": 14}
+    return kind(kind.config_class(langs=["de", "en"], **{"d_model": 8, **sizes, **SIDES}))
+
+
+class HiddenLanguage(transformers.PreTrainedTokenizerFast):
+    """M2M100's: texts have the id of a language, which is not in the vocabulary."""
+
+    def __call__(self, *args, **options):
+        ids = super().__call__(*args, **options)["input_ids"]
+        return {"input_ids": ids if "add_special_tokens" in options else [len(TOKENS) - 1, *ids]}
+
+
+def hidden_language():
+    return HiddenLanguage(tokenizer_object=tokenizer_of(TOKENS[:-1]).backend_tokenizer)
+
+
 def with_gaps():
     return tokenizer_of({token: row + 2 * (row == 11) for row, token in enumerate(TOKENS[:12])})
 
@@ -407,6 +424,8 @@ def transposed():
         ({"words": ["haustor\r"]}, "take it off"),
         ({"tokenizer": with_gaps, "words": ["haustor", "rotlich"]}, "gaps"),
         ({"model": two_vocabularies}, "of each"),
+        ({"model": two_configured_vocabularies}, "of each"),
+        ({"tokenizer": hidden_language}, r"id 13.*add_tokens\("),
         ({"model": lambda: model_of("GPT2LMHeadModel").to("meta")}, "offloading"),
         ({"model": transposed}, "ei.expand the matrices"),
     ],
