@@ -37,8 +37,8 @@ from embinit_fairseq.vocab.dictionary import (
     vocabulary_of,
 )
 
-#: a tokenizer's names of special symbols -> their roles
-_ROLES = {"bos": "bos", "cls": "bos", "pad": "pad", "eos": "eos", "sep": "eos", "unk": "unk", "mask": "mask"}
+#: a tokenizer's names of special symbols -> their roles; of several the first: a `</s>` that also pads must not be 0
+_ROLES = {"bos": "bos", "cls": "bos", "eos": "eos", "sep": "eos", "unk": "unk", "mask": "mask", "pad": "pad"}
 #: further names in lists of symbols
 _NAMED = _ROLES | {"s": "bos", "sos": "bos", "start": "bos", "/s": "eos", "end": "eos"}
 #: special symbols of a list: `<pad>`, `[PAD]`, `<|endoftext|>`

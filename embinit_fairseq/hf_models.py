@@ -242,8 +242,8 @@ def rows_of_words(
     if hidden := {*tokenizer("")["input_ids"]} - {*ids.values()}:
         row = min(hidden)
         raise OptionError(
-            f"tokenizer: {tokenizer.convert_ids_to_tokens(row)!r} has id {row}, but is not in tokenizer.get_vocab(), so "
-            "that a new word would take its row; add such tokens first (M2M100: "
+            f"tokenizer: {tokenizer.convert_ids_to_tokens(row)!r} has id {row}, but is not in tokenizer.get_vocab(): a "
+            "new word would take its row; add such tokens first (M2M100: "
             "tokenizer.add_tokens([*tokenizer.lang_token_to_id], special_tokens=True))"
         )
     given = words if isinstance(words, str) else [getattr(word, "content", word) for word in words]

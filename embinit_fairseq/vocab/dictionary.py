@@ -31,7 +31,7 @@ _OTHER_LINES = {
 #: more symbols are not the ten digits
 _DIGITS = 10
 #: remedy for a dictionary of ids that meets words
-WRITE_SUBWORDS = "write the subword of each id (encoder.json of GPT-2, spm_export_vocab) into a copy of its dictionary"
+WRITE_SUBWORDS = "write the subword of each id (GPT-2's encoder.json, spm_export_vocab) into its dictionary, in a copy"
 #: largest count that an int64 holds
 _LARGEST = 2**63 - 1
 
