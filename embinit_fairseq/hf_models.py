@@ -44,7 +44,8 @@ def expand_hf(
         model: a `PreTrainedModel`; adapters are added afterwards.
         tokenizer: its tokenizer.
         words: as for `tokenizer.add_tokens`: texts, which are found inside of longer words, too, or `AddedToken`s
-            (`AddedToken("stent", single_word=True)`). GPT-2's tokenizers see the space before a word: write `" stent"`.
+            (`AddedToken("stent", single_word=True)`). For models that generate text write `" stent"`: GPT-2's
+            tokenizers see the space before a word, and those of sentencepiece leave it out of generated text else.
         method: of `init.methods.EXPANSION`, without `distill`. `subword` takes the tokenizer's subwords of the word.
         average_over: `all` tokens, or `words` (no special ones).
         counts: token -> its occurrences in a text, for `tokens` of the report.
@@ -264,6 +265,11 @@ def rows_of_words(
             raise OptionError(
                 f"words: the tokenizer reads {text!r} as {read!r} also when it is added; remove it, or give "
                 f"AddedToken({text!r}, normalized=False)"
+            )
+        if "\ufffd" in trial.decode([row]) and "\ufffd" not in text:  # its letters are taken for bytes
+            raise OptionError(
+                f"words: the tokenizer writes {text!r} as {trial.decode([row])!r} in generated text; give it with the "
+                f"space before it, {f' {text}'!r}"
             )
     return texts, rows, subwords if needs_subwords else []
 

@@ -217,14 +217,16 @@ def test_what_is_tied():
         assert new["in"] is new["out"]
 
 
+def gpt2_tokenizer(text: str, *specials: str):
+    trained = ByteLevelBPETokenizer()
+    trained.train_from_iterator([text] * 3, vocab_size=275, special_tokens=[*specials], show_progress=False)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=trained._tokenizer)
+
+
 @pytest.mark.parametrize("form", ["tokenizer", "list"])
 def test_tokens_of_bytes_are_those_of_their_tokenizer(form):
     """GPT-2's: a part of a character keeps its row in a tokenizer with other rows. One token beyond ASCII is enough."""
-    both = []
-    for specials, text in (([], "die größe"), (["<s>", "<pad>"], "größe fox")):
-        trained = ByteLevelBPETokenizer()
-        trained.train_from_iterator([text] * 3, vocab_size=275, special_tokens=specials, show_progress=False)
-        both.append(transformers.PreTrainedTokenizerFast(tokenizer_object=trained._tokenizer))
+    both = gpt2_tokenizer("die größe"), gpt2_tokenizer("größe fox", "<s>", "<pad>")
     names = [of_one.convert_ids_to_tokens(range(len(of_one))) for of_one in both]
     table = np.arange(len(names[0]))[:, None] * np.ones((1, 2))
     old, new = both if form == "tokenizer" else names
@@ -335,6 +337,18 @@ def test_free_rows_are_taken_first_and_the_rest_is_rounded_up():
     model(torch.tensor([[17]])).logits.sum().backward()
     assert (report["n"], report["k"], len(model.lm_head.weight), model.lm_head.out_features) == (16, 8, 24, 24)
     assert report["bound"] == math.log1p(8 / 16)
+
+
+def test_generated_text_has_the_new_word():
+    """Its letters are no bytes, as GPT-2's decoder takes them for: without the space `ß` would be half a character."""
+    tokenizer = gpt2_tokenizer("die größe der stadt")
+    model = model_of("GPT2LMHeadModel", vocab_size=len(tokenizer))
+    with pytest.raises(OptionError, match=r"'Straße'.*give it with the space before it, ' Straße'"):
+        ei.expand_hf(model, tokenizer, ["Straße"])
+    row = ei.expand_hf(model, tokenizer, [" Straße", "street"])["rows"][" Straße"]
+    ids = tokenizer("die Straße in der street")["input_ids"]
+    assert row in ids
+    assert tokenizer.decode(ids) == "die Straße in der street"
 
 
 def test_no_bound_without_a_softmax_or_linear_logits():
