@@ -238,7 +238,7 @@ def rows_of_words(
     if max(ids.values()) >= size:
         raise OptionError(
             f"tokenizer: it has {max(ids.values()) + 1:,} tokens, the model {size:,} rows; load the tokenizer of this "
-            "model, without words that were added to it"
+            "model without words that were added to it, and give those here, too"
         )
     if hidden := {*tokenizer("")["input_ids"]} - {*ids.values()}:
         row = min(hidden)
