@@ -12,15 +12,20 @@ from embinit_fairseq.errors import DataError
 from embinit_fairseq.init.weights import Combination
 from embinit_fairseq.vocab.dictionary import WRITE_SUBWORDS, Vocabulary, are_ids
 from embinit_fairseq.vocab.matching import Matcher
-from embinit_fairseq.vocab.subword_styles import Token, as_text, detect_style, parse, spell
+from embinit_fairseq.vocab.subword_styles import Token, as_text, detect_style, parse, spell, unmarked
 
 
 @dataclass(frozen=True)
 class Symbols:
-    """The symbols of a matrix' rows. word: (N,) bool, neither special nor filler nor appended by a task."""
+    """The symbols of a matrix' rows.
+
+    word: (N,) bool, neither special nor filler nor appended by a task. added: rows of words without markers, which were
+    added to a tokenizer.
+    """
 
     names: Sequence[str]
     word: np.ndarray
+    added: frozenset[int] = frozenset()
 
     @cached_property
     def style(self) -> str:
@@ -30,7 +35,8 @@ class Symbols:
     @cached_property
     def texts(self) -> Sequence[str]:
         """Return the names, as text if they are spelled in bytes (`vocab.tokens`)."""
-        return as_text(self.names, self.style)
+        texts = as_text(self.names, self.style)
+        return [self.names[row] if row in self.added else text for row, text in enumerate(texts)]
 
     @cached_property
     def words(self) -> list[int]:
@@ -49,12 +55,13 @@ class Symbols:
 
     def token(self, row: int) -> Token:
         """Return the token of a row's symbol."""
-        return parse(self.texts[row], self.style)
+        return unmarked(self.names[row]) if row in self.added else parse(self.texts[row], self.style)
 
 
 def symbols_of(names: Sequence[str], vocabulary: Vocabulary) -> Symbols:
     """Return a matrix' symbols. vocabulary: of its first rows, the `dict.txt`; a task appends the others."""
-    return Symbols(names, np.append(vocabulary.regular, np.zeros(len(names) - len(vocabulary), dtype=bool)))
+    word = np.append(vocabulary.regular, np.zeros(len(names) - len(vocabulary), dtype=bool))
+    return Symbols(names, word, vocabulary.added)
 
 
 def shared_rows(old: Symbols, new: Symbols, flags: tuple[str, str] = ("old", "new")) -> np.ndarray:
@@ -82,7 +89,7 @@ def shared_rows(old: Symbols, new: Symbols, flags: tuple[str, str] = ("old", "ne
     new_first = {name: row for row, name in reversed([*enumerate(new.names)])}
     shared = np.array([(first if new_first[n] == row else last).get(n, -1) for row, n in enumerate(new.names)])
     rows = [*old.row_of_word.values(), -1]
-    matcher = Matcher(list(old.row_of_word), old.style, ("exact", "marker"))
+    matcher = Matcher(list(old.row_of_word), old.style, ("exact", "marker"), {old.names[row] for row in old.added})
     for row in new.words:
         shared[row] = rows[matcher.match(new.token(row))[0]]
     return shared

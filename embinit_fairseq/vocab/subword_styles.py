@@ -115,8 +115,8 @@ def parse(symbol: str, style: str) -> Token:
 
 
 def unmarked(word: str) -> Token:
-    """Read a word that was added to a tokenizer after training: it has no marker, wherever in a text it is."""
-    return Token(word, None, None)
+    """Read a word that was added to a tokenizer after training: ` foo` begins a word, `foo` is anywhere in a text."""
+    return Token(word.strip(), True if word.startswith(" ") else None, None)
 
 
 def spell(token: Token, style: str) -> list[str]:

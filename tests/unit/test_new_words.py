@@ -351,6 +351,23 @@ def test_generated_text_has_the_new_word():
     assert tokenizer.decode(ids) == "die Straße in der street"
 
 
+def test_words_that_were_added_with_a_space_begin_a_word(tmp_path):
+    """They have the vector of the word, and are the word of another tokenizer, also beyond ASCII."""
+    tokenizer = gpt2_tokenizer("die größe der stadt")
+    model = model_of("GPT2LMHeadModel", vocab_size=len(tokenizer))
+    vectors = {"größe": [1, 0], "Straße": [1, 0.1], "stadt": [-1, 0]}
+    ei.Vectors([*vectors], np.array([*vectors.values()], dtype=np.float32)).save(tmp_path / "v.vec")
+    rows = ei.expand_hf(model, tokenizer, [" Straße"], "focus", vectors=tmp_path / "v.vec")["rows"]
+    table = model.lm_head.weight.detach()
+    torch.testing.assert_close(table[rows[" Straße"]], table[tokenizer.convert_tokens_to_ids("ĠgrÃ¶ÃŁe")])
+    for new in (["▁der", "▁Straße", "Straße"], ["ĠStraÃŁe", "StraÃŁe"]):
+        moved = ei.transfer(np.arange(len(table))[:, None] * np.ones((1, 2)), tokenizer, new, "avg")
+        of_word = [row for row, name in enumerate(moved.symbols) if name in ("▁Straße", "ĠStraÃŁe")]
+        assert moved.matrices[of_word, 0].tolist() == [rows[" Straße"]] * len(of_word)
+        others = [row for row, name in enumerate(moved.symbols) if name in ("Straße", "StraÃŁe")]
+        assert rows[" Straße"] not in moved.matrices[others, 0].tolist()
+
+
 def test_no_bound_without_a_softmax_or_linear_logits():
     for kind, options in (("BertForSequenceClassification", {}), ("Gemma2ForCausalLM", {"head_dim": 4})):
         model_class = getattr(transformers, kind)
