@@ -146,8 +146,8 @@ def _checked_size(model: Any) -> int:
             raise OptionError(f"model: its {type(layer).__name__} has no .weight; give ei.expand the matrices")
         if layer is not None and layer.weight.is_meta:
             raise OptionError("model: its numbers are not in memory (device meta); load it without offloading")
-    decoder = model.get_decoder() if model.config.is_encoder_decoder else None
-    of_decoder = decoder.get_input_embeddings() if hasattr(decoder, "get_input_embeddings") else None
+    decoder: Any = model.get_decoder() if model.config.is_encoder_decoder else None
+    of_decoder: Any = decoder.get_input_embeddings() if hasattr(decoder, "get_input_embeddings") else None
     of_decoder = of_decoder or getattr(decoder, "embed_tokens", None)  # FSMT's
     if of_decoder is not None and of_decoder.weight is not inputs.weight:
         raise OptionError(

@@ -78,10 +78,10 @@ def shared_rows(old: Symbols, new: Symbols, flags: tuple[str, str] = ("old", "ne
         DataError: one has ids of subwords, the other words, whose numbers are not these ids.
     """
     if old.has_ids != new.has_ids:
-        (flag, ids), (_, others) = sorted(zip(flags, (old, new)), key=lambda pair: not pair[1].has_ids)
+        (flag, ids), (_, words) = sorted(zip(flags, (old, new)), key=lambda pair: not pair[1].has_ids)
         raise DataError(
             f"{flag}: its symbols are ids of subwords ({_first(ids)}), the other dictionary has words "
-            f"({_first(others)}), whose numbers would take the rows of ids; {WRITE_SUBWORDS}"
+            f"({_first(words)}), whose numbers would take the rows of ids; {WRITE_SUBWORDS}"
         )
     # of a repeated `<s>` the first row is fairseq's own symbol, the last one that of text
     others = [(name, row) for row, name in enumerate(old.names) if not old.word[row]]
