@@ -36,10 +36,9 @@ from embinit_fairseq.vocab.dictionary import (
     special_rows,
     vocabulary_of,
 )
-from embinit_fairseq.vocab.subword_styles import as_text, detect_style
 
-#: a tokenizer's names of special symbols -> their roles
-_ROLES = {"bos": "bos", "cls": "bos", "pad": "pad", "eos": "eos", "sep": "eos", "unk": "unk", "mask": "mask"}
+#: a tokenizer's names of special symbols -> their roles; of several the first: a `</s>` that also pads must not be 0
+_ROLES = {"bos": "bos", "cls": "bos", "eos": "eos", "sep": "eos", "unk": "unk", "mask": "mask", "pad": "pad"}
 #: further names in lists of symbols
 _NAMED = _ROLES | {"s": "bos", "sos": "bos", "start": "bos", "/s": "eos", "end": "eos"}
 #: special symbols of a list: `<pad>`, `[PAD]`, `<|endoftext|>`
@@ -349,14 +348,9 @@ def _by_row(rows: Mapping[str, int]) -> list[str]:
 
 
 def _of_tokenizer(tokenizer: Any) -> Vocabulary:
-    """Return the symbols of a Hugging Face tokenizer, whose special tokens are not words.
-
-    Subwords in bytes (GPT-2's) are spelled as their text, `ĠÃ¼ber` as `Ġüber`; a part of a character as a filler.
-    """
+    """Return the symbols of a Hugging Face tokenizer as it spells them; its special tokens are not words."""
     added: Mapping[str, int] = getattr(tokenizer, "get_added_vocab", dict)()
     names = _by_row(tokenizer.get_vocab())
-    texts = [name if name in added else text for name, text in zip(names, as_text(names, detect_style(names)))]
-    names = [filler(row) if re.search("[\ud800-\udfff]", text) else text for row, text in enumerate(texts)]
     roles: dict[int, str] = dict.fromkeys(getattr(tokenizer, "all_special_ids", ()), "extra")
     for name, role in _ROLES.items():
         row = getattr(tokenizer, f"{name}_token_id", None)

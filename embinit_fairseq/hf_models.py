@@ -44,7 +44,8 @@ def expand_hf(
         model: a `PreTrainedModel`; adapters are added afterwards.
         tokenizer: its tokenizer.
         words: as for `tokenizer.add_tokens`: texts, which are found inside of longer words, too, or `AddedToken`s
-            (`AddedToken("stent", single_word=True)`). GPT-2's tokenizers see the space before a word: write `" stent"`.
+            (`AddedToken("stent", single_word=True)`). For models that generate text write `" stent"`: GPT-2's
+            tokenizers see the space before a word, and those of sentencepiece leave it out of generated text else.
         method: of `init.methods.EXPANSION`, without `distill`. `subword` takes the tokenizer's subwords of the word.
         average_over: `all` tokens, or `words` (no special ones).
         counts: token -> its occurrences in a text, for `tokens` of the report.
@@ -145,7 +146,9 @@ def _checked_size(model: Any) -> int:
             raise OptionError(f"model: its {type(layer).__name__} has no .weight; give ei.expand the matrices")
         if layer is not None and layer.weight.is_meta:
             raise OptionError("model: its numbers are not in memory (device meta); load it without offloading")
-    of_decoder = model.get_decoder().get_input_embeddings() if model.config.is_encoder_decoder else None
+    decoder: Any = model.get_decoder() if model.config.is_encoder_decoder else None
+    of_decoder: Any = decoder.get_input_embeddings() if hasattr(decoder, "get_input_embeddings") else None
+    of_decoder = of_decoder or getattr(decoder, "embed_tokens", None)  # FSMT's
     if of_decoder is not None and of_decoder.weight is not inputs.weight:
         raise OptionError(
             "model: its encoder and its decoder have embeddings of their own, whose rows may be of two vocabularies; "
@@ -223,7 +226,8 @@ def rows_of_words(
     """Return the new words, their rows, and the means of their subwords if these are needed; a copy takes the words.
 
     Raises:
-        OptionError: the tokenizer has more tokens than the model, or a word already, or does not find it afterwards.
+        OptionError: the tokenizer has more tokens than the model, or some that it hides, or a word already, or does not
+            find it afterwards.
     """
     if not callable(tokenizer) or not hasattr(tokenizer, "add_tokens"):
         raise OptionError(
@@ -234,7 +238,14 @@ def rows_of_words(
     if max(ids.values()) >= size:
         raise OptionError(
             f"tokenizer: it has {max(ids.values()) + 1:,} tokens, the model {size:,} rows; load the tokenizer of this "
-            "model, without words that were added to it"
+            "model without words that were added to it, and give those here, too"
+        )
+    if hidden := {*tokenizer("")["input_ids"]} - {*ids.values()}:
+        row = min(hidden)
+        raise OptionError(
+            f"tokenizer: {tokenizer.convert_ids_to_tokens(row)!r} has id {row}, but is not in tokenizer.get_vocab(): a "
+            "new word would take its row; add such tokens first (M2M100: "
+            "tokenizer.add_tokens([*tokenizer.lang_token_to_id], special_tokens=True))"
         )
     given = words if isinstance(words, str) else [getattr(word, "content", word) for word in words]
     texts = new_words(given, list(ids))
@@ -254,6 +265,11 @@ def rows_of_words(
             raise OptionError(
                 f"words: the tokenizer reads {text!r} as {read!r} also when it is added; remove it, or give "
                 f"AddedToken({text!r}, normalized=False)"
+            )
+        if "\ufffd" in trial.decode([row]) and "\ufffd" not in text:  # its letters are taken for bytes
+            raise OptionError(
+                f"words: the tokenizer writes {text!r} as {trial.decode([row])!r} in generated text; give it with the "
+                f"space before it, {f' {text}'!r}"
             )
     return texts, rows, subwords if needs_subwords else []
 

@@ -104,7 +104,10 @@ def check_table(name: str, value: Any, size: int) -> None:
         )
     if value.ndim not in (1, 2) or len(value) != size:
         shape = " x ".join(map(str, value.shape))
-        raise OptionError(f"matrices: {name} is {shape} for {counted(size, 'symbol')}; give one symbol for each row")
+        remedy = f", or its first rows, [:{size}], if the others have no symbol" if len(value) > size else ""
+        raise OptionError(
+            f"matrices: {name} is {shape} for {counted(size, 'symbol')}; give one symbol for each row{remedy}"
+        )
 
 
 def changed_tables(recipe: Recipe, tables: Mapping[str, Any]) -> dict[str, Any]:

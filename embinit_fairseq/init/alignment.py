@@ -21,7 +21,7 @@ from embinit_fairseq.init.init_report import coverage, describe
 from embinit_fairseq.init.strategies import Gap, Source
 from embinit_fairseq.vectors.open import SourceSpec, open_sources
 from embinit_fairseq.vectors.table import Origin, VectorReader, VectorTable, Wanted
-from embinit_fairseq.vocab.dictionary import Vocabulary, is_number
+from embinit_fairseq.vocab.dictionary import WRITE_SUBWORDS, Vocabulary, is_number
 from embinit_fairseq.vocab.matching import (
     DIGIT_WORDS,
     MASKS,
@@ -177,8 +177,8 @@ def read(
     """
     with named_by(flag):
         readers = open_sources(spec, dim, matching.strict, side)
-        for reader in readers if vocabulary.has_ids else ():
-            _check_has_ids(reader, vocabulary)
+        for reader in readers:
+            _check_ids(reader, vocabulary)
         reading = read_sources(readers, spec, vocabulary, matching)
         for reader, part in zip(readers, reading.parts):
             # of a mean, a file may have one of the languages of a joined dictionary
@@ -187,13 +187,20 @@ def read(
     return reading
 
 
-def _check_has_ids(reader: VectorReader, vocabulary: Vocabulary) -> None:
-    """Raise CoverageError if a file has words, whose numbers would be taken for the ids of a dictionary."""
-    words = [word for word in reader.first_words() if not is_number(word) and word[:1] not in ("", "<", "[")]
-    if words:
-        ids = [vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular)[:3]]
+def _check_ids(reader: VectorReader, vocabulary: Vocabulary) -> None:
+    """Raise CoverageError if numbers among words would be taken for ids of subwords."""
+    symbols = ", ".join([vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular)[:3]])
+    words = reader.first_words()
+    if reader.has_ids and not vocabulary.has_ids:
         raise CoverageError(
-            f"{reader.path}: the symbols of the dictionary are numbers ({', '.join(ids)}, ...), as ids of subwords are "
+            f"{reader.path}: its words are ids of subwords ({', '.join(words[:3])}, ...), and the dictionary has words "
+            f"({symbols}, ...), whose numbers would take the vectors of ids; {WRITE_SUBWORDS}, or choose vectors of "
+            "words"
+        )
+    words = [word for word in words if not is_number(word) and word[:1] not in ("", "<", "[")]
+    if words and vocabulary.has_ids:
+        raise CoverageError(
+            f"{reader.path}: the symbols of the dictionary are numbers ({symbols}, ...), as ids of subwords are "
             f"(GPT-2's, spm_encode --output_format=id), and this file has words ({', '.join(words[:3])}); preprocess "
             "text in subwords (--output_format=piece), or give an .npz file whose words are the ids"
         )

@@ -10,17 +10,22 @@ import numpy as np
 
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.init.weights import Combination
-from embinit_fairseq.vocab.dictionary import Vocabulary
+from embinit_fairseq.vocab.dictionary import WRITE_SUBWORDS, Vocabulary, are_ids
 from embinit_fairseq.vocab.matching import Matcher
-from embinit_fairseq.vocab.subword_styles import Token, as_text, detect_style, parse, spell
+from embinit_fairseq.vocab.subword_styles import Token, as_text, detect_style, parse, spell, unmarked
 
 
 @dataclass(frozen=True)
 class Symbols:
-    """The symbols of a matrix' rows. word: (N,) bool, neither special nor filler nor appended by a task."""
+    """The symbols of a matrix' rows.
+
+    word: (N,) bool, neither special nor filler nor appended by a task. added: rows of words without markers, which were
+    added to a tokenizer.
+    """
 
     names: Sequence[str]
     word: np.ndarray
+    added: frozenset[int] = frozenset()
 
     @cached_property
     def style(self) -> str:
@@ -30,7 +35,8 @@ class Symbols:
     @cached_property
     def texts(self) -> Sequence[str]:
         """Return the names, as text if they are spelled in bytes (`vocab.tokens`)."""
-        return as_text(self.names, self.style)
+        texts = as_text(self.names, self.style)
+        return [self.names[row] if row in self.added else text for row, text in enumerate(texts)]
 
     @cached_property
     def words(self) -> list[int]:
@@ -42,32 +48,55 @@ class Symbols:
         """Return text -> row. If a symbol is repeated, the last row counts, as in fairseq."""
         return {self.texts[row]: row for row in self.words}
 
+    @property
+    def has_ids(self) -> bool:
+        """Return True if all words are ids of subwords."""
+        return are_ids([self.names[row] for row in self.words])
+
     def token(self, row: int) -> Token:
         """Return the token of a row's symbol."""
-        return parse(self.texts[row], self.style)
+        return unmarked(self.names[row]) if row in self.added else parse(self.texts[row], self.style)
 
 
 def symbols_of(names: Sequence[str], vocabulary: Vocabulary) -> Symbols:
     """Return a matrix' symbols. vocabulary: of its first rows, the `dict.txt`; a task appends the others."""
-    return Symbols(names, np.append(vocabulary.regular, np.zeros(len(names) - len(vocabulary), dtype=bool)))
+    word = np.append(vocabulary.regular, np.zeros(len(names) - len(vocabulary), dtype=bool))
+    return Symbols(names, word, vocabulary.added)
 
 
-def shared_rows(old: Symbols, new: Symbols) -> np.ndarray:
+def shared_rows(old: Symbols, new: Symbols, flags: tuple[str, str] = ("old", "new")) -> np.ndarray:
     """Return (new N,) the old row of each symbol that both dictionaries have, else -1.
 
     A word is shared if it is the same text at the same place of a word, however the two segmenters spell it: `ing` is
     a word for GloVe, a part of one for sentencepiece.
+
+    Args:
+        old, new: the symbols of the two dictionaries.
+        flags: options that name them, for messages.
+
+    Raises:
+        DataError: one has ids of subwords, the other words, whose numbers are not these ids.
     """
+    if old.has_ids != new.has_ids:
+        (flag, ids), (_, words) = sorted(zip(flags, (old, new)), key=lambda pair: not pair[1].has_ids)
+        raise DataError(
+            f"{flag}: its symbols are ids of subwords ({_first(ids)}), the other dictionary has words "
+            f"({_first(words)}), whose numbers would take the rows of ids; {WRITE_SUBWORDS}"
+        )
     # of a repeated `<s>` the first row is fairseq's own symbol, the last one that of text
     others = [(name, row) for row, name in enumerate(old.names) if not old.word[row]]
     first, last = dict(reversed(others)), dict(others)
     new_first = {name: row for row, name in reversed([*enumerate(new.names)])}
     shared = np.array([(first if new_first[n] == row else last).get(n, -1) for row, n in enumerate(new.names)])
     rows = [*old.row_of_word.values(), -1]
-    matcher = Matcher(list(old.row_of_word), old.style, ("exact", "marker"))
+    matcher = Matcher(list(old.row_of_word), old.style, ("exact", "marker"), {old.names[row] for row in old.added})
     for row in new.words:
         shared[row] = rows[matcher.match(new.token(row))[0]]
     return shared
+
+
+def _first(symbols: Symbols) -> str:
+    return ", ".join([symbols.names[row] for row in symbols.words[:3]] + ["..."])
 
 
 def subword_means(

@@ -89,7 +89,7 @@ def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dic
     old = symbols_of(old_model.symbols, old_model.vocabulary)
     new = symbols_of(names, vocabulary)
     # 2. The words that both have
-    shared = shared_rows(old, new)
+    shared = shared_rows(old, new, (f"--dict {request.dictionary}", f"--new-dict {request.new_dict}"))
     _check_dictionaries(request, vocabulary, old, new, shared)
     # 3. W: shared words keep their rows, the others are combinations of old rows, or are drawn
     segment = _old_segmentation(request, old_model.vocabulary)

@@ -30,7 +30,7 @@ from embinit_fairseq.vectors.table import (
     check_finite,
 )
 from embinit_fairseq.vectors.torch_matrices import TorchMatrix, matrices
-from embinit_fairseq.vocab.dictionary import read_dictionary, symbols_digest
+from embinit_fairseq.vocab.dictionary import are_ids, read_dictionary, symbols_digest
 
 logger = logging.getLogger(__name__)
 
@@ -304,6 +304,11 @@ class FairseqCheckpoint(VectorReader):
     def first_words(self) -> list[str]:
         """Return the words of the first rows."""
         return list(itertools.islice(self._symbols.words, FIRST_ROWS))
+
+    @property
+    def has_ids(self) -> bool:
+        """Return True if all words are ids of subwords: RoBERTa's and BART's are."""
+        return are_ids([*self._symbols.words])
 
     def read(self, wanted: Wanted | None = None) -> VectorTable:
         """Return the rows of the wanted symbols (None: all of dict.txt), ordered by row; special rows by role."""

@@ -94,6 +94,11 @@ class VectorReader:
         return []
 
     @property
+    def has_ids(self) -> bool:
+        """Return True if all words are known to be ids of subwords."""
+        return False
+
+    @property
     def spelling(self) -> Spelling:
         """How the file spells words, as far as it is known before the rows are read."""
         return Spelling(label=find_label(self.first_words()))

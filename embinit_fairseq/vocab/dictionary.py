@@ -30,6 +30,8 @@ _OTHER_LINES = {
 }
 #: more symbols are not the ten digits
 _DIGITS = 10
+#: remedy for a dictionary of ids that meets words
+WRITE_SUBWORDS = "write the subword of each id (GPT-2's encoder.json, spm_export_vocab) into its dictionary, in a copy"
 #: largest count that an int64 holds
 _LARGEST = 2**63 - 1
 
@@ -68,13 +70,17 @@ class Vocabulary:
     @property
     def has_ids(self) -> bool:
         """Whether all symbols are numbers: of GPT-2's subwords (RoBERTa, BART), of units of speech."""
-        symbols = [self.symbols[row] for row in np.flatnonzero(self.regular).tolist()]
-        return len(symbols) > _DIGITS and all(map(is_number, symbols))
+        return are_ids([self.symbols[row] for row in np.flatnonzero(self.regular).tolist()])
 
     @property
     def pad_row(self) -> int | None:
         """The row of `<pad>`, which is zero; None if there is none."""
         return next((row for row, role in self.roles.items() if role == "pad"), None)
+
+
+def are_ids(words: Sequence[str]) -> bool:
+    """Return True for more than ten numbers: ids of subwords, not the digits of a text."""
+    return len(words) > _DIGITS and all(map(is_number, words))
 
 
 def is_number(symbol: str) -> bool:

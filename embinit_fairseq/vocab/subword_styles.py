@@ -115,8 +115,8 @@ def parse(symbol: str, style: str) -> Token:
 
 
 def unmarked(word: str) -> Token:
-    """Read a word that was added to a tokenizer after training: it has no marker, wherever in a text it is."""
-    return Token(word, None, None)
+    """Read a word that was added to a tokenizer after training: ` foo` begins a word, `foo` is anywhere in a text."""
+    return Token(word.strip(), True if word.startswith(" ") else None, None)
 
 
 def spell(token: Token, style: str) -> list[str]:
@@ -206,7 +206,8 @@ _SIGN_OF = {byte: 256 + n for n, byte in enumerate(byte for byte in range(256) i
 #: sign -> byte; 0xFFFF for signs that spell no byte
 _BYTE_OF = {**dict.fromkeys(_SIGN_OF, 0xFFFF), **{sign: byte for byte, sign in _SIGN_OF.items()}}
 _TWO_BYTES = re.compile("[\u00c2-\u00f4][\u00a1-\u0143]")  # a character beyond ASCII begins with two such signs
-#: A vocabulary is spelled in bytes if this share of its symbols beyond ASCII is UTF-8; of text that is not, none is.
+#: A vocabulary is spelled in bytes if this share of its symbols beyond ASCII, without single signs, is UTF-8; of text
+#: none is.
 _BYTES_SHARE = 0.1
 
 
@@ -217,7 +218,10 @@ def as_text(symbols: Sequence[str], style: str) -> Sequence[str]:
     """
     if style not in ("bytelevel", "end_of_word"):
         return symbols
-    beyond_ascii = [symbol for symbol in symbols if not symbol.removeprefix("Ġ").isascii()]
+    texts = [symbol.removeprefix("Ġ") for symbol in symbols]
+    beyond_ascii = [
+        text for text in texts if len(text) > 1 and not text.isascii()
+    ]  # one sign may be a byte or a letter
     if sum(map(_is_bytes, beyond_ascii)) < max(1, _BYTES_SHARE * len(beyond_ascii)):
         return symbols
     return [text_of(symbol) for symbol in symbols]

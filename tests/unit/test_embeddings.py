@@ -108,10 +108,16 @@ def test_special_tokens_of_a_tokenizer_are_no_words(vectors: Path) -> None:
         assert report["pad"] == (padding or 0)
     with pytest.raises(OptionError, match=r"^module: .* row 1.* row 0.*tokenizer of this model.*pad="):
         ei.init_embedding_(nn.Embedding(8, 8, padding_idx=1), tokenizer, vectors)
+    for other, role in (("[SEP]", "eos"), ("[UNK]", "unk")):  # as GPT-2 and Llama are padded: the token is read, too
+        tokenizer.pad_token = other
+        assert vocabulary_of_rows(tokenizer, None).roles[words.index(other)] == role
+        matrix, report = ei.embedding_matrix(tokenizer, vectors, oov="xavier")
+        assert report["pad"] is None
+        assert matrix.any(axis=1).all()
 
 
 def test_pieces_of_bytes_are_the_text_they_spell(tmp_path: Path) -> None:
-    """As GPT-2 has them; what was added to a tokenizer is text as it is."""
+    """As GPT-2 has them; what was added to a tokenizer is text as it is. The report has its own spelling."""
 
     class Tokenizer:
         def get_vocab(self) -> dict[str, int]:
@@ -123,7 +129,7 @@ def test_pieces_of_bytes_are_the_text_they_spell(tmp_path: Path) -> None:
     ei.Vectors(["über", "haus", "Ã", "ü"], np.eye(4, dtype=np.float32)).save(tmp_path / "v.vec")
     matrix, report = ei.embedding_matrix(Tokenizer(), tmp_path / "v.vec", "pretrained", oov="zeros")
     np.testing.assert_array_equal(matrix, np.eye(4)[[0, 0, 0, 0, 1]] * [[1], [0], [0], [0], [1]])
-    assert report["missing"] == ["naïve", "Ã¼"]
+    assert report["missing"] == ["naÃ¯ve", "Ã", "Ã¼"]
 
 
 @pytest.mark.filterwarnings("ignore:overflow")

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from expand_checkpoints import assert_same, dictionary, divergence, make
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, ByteLevelBPETokenizer, Tokenizer, models, normalizers, pre_tokenizers
 from torch import nn
 from torch.nn.utils import parametrizations
 
@@ -217,6 +217,30 @@ def test_what_is_tied():
         assert new["in"] is new["out"]
 
 
+def gpt2_tokenizer(text: str, *specials: str):
+    trained = ByteLevelBPETokenizer()
+    trained.train_from_iterator([text] * 3, vocab_size=275, special_tokens=[*specials], show_progress=False)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=trained._tokenizer)
+
+
+@pytest.mark.parametrize("form", ["tokenizer", "list"])
+def test_tokens_of_bytes_are_those_of_their_tokenizer(form):
+    """GPT-2's: a part of a character keeps its row in a tokenizer with other rows. One token beyond ASCII is enough."""
+    both = gpt2_tokenizer("die größe"), gpt2_tokenizer("größe fox", "<s>", "<pad>")
+    names = [of_one.convert_ids_to_tokens(range(len(of_one))) for of_one in both]
+    table = np.arange(len(names[0]))[:, None] * np.ones((1, 2))
+    old, new = both if form == "tokenizer" else names
+    moved = ei.transfer(table, old, new, "avg")
+    row_of = {name: row for row, name in enumerate(names[0])}
+    shared = [row for row, name in enumerate(names[1]) if name in row_of]
+    assert len(shared) > 256
+    assert moved.matrices[shared, 0].tolist() == [row_of[names[1][row]] for row in shared]
+    assert moved.symbols == names[1]
+    subwords = both[0].tokenize("ürg")
+    grown = ei.expand(table, old, ["ürg"], "subword", subwords={"ürg": subwords})
+    np.testing.assert_allclose(grown.matrices[-1, 0], np.mean([row_of[part] for part in subwords]))
+
+
 # ---- Models of transformers -----------------------------------------------------------------------------------------
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"haus ##tor rot ##lich ab a b c d".split()]
@@ -315,6 +339,35 @@ def test_free_rows_are_taken_first_and_the_rest_is_rounded_up():
     assert report["bound"] == math.log1p(8 / 16)
 
 
+def test_generated_text_has_the_new_word():
+    """Its letters are no bytes, as GPT-2's decoder takes them for: without the space `ß` would be half a character."""
+    tokenizer = gpt2_tokenizer("die größe der stadt")
+    model = model_of("GPT2LMHeadModel", vocab_size=len(tokenizer))
+    with pytest.raises(OptionError, match=r"'Straße'.*give it with the space before it, ' Straße'"):
+        ei.expand_hf(model, tokenizer, ["Straße"])
+    row = ei.expand_hf(model, tokenizer, [" Straße", "street"])["rows"][" Straße"]
+    ids = tokenizer("die Straße in der street")["input_ids"]
+    assert row in ids
+    assert tokenizer.decode(ids) == "die Straße in der street"
+
+
+def test_words_that_were_added_with_a_space_begin_a_word(tmp_path):
+    """They have the vector of the word, and are the word of another tokenizer, also beyond ASCII."""
+    tokenizer = gpt2_tokenizer("die größe der stadt")
+    model = model_of("GPT2LMHeadModel", vocab_size=len(tokenizer))
+    vectors = {"größe": [1, 0], "Straße": [1, 0.1], "stadt": [-1, 0]}
+    ei.Vectors([*vectors], np.array([*vectors.values()], dtype=np.float32)).save(tmp_path / "v.vec")
+    rows = ei.expand_hf(model, tokenizer, [" Straße"], "focus", vectors=tmp_path / "v.vec")["rows"]
+    table = model.lm_head.weight.detach()
+    torch.testing.assert_close(table[rows[" Straße"]], table[tokenizer.convert_tokens_to_ids("ĠgrÃ¶ÃŁe")])
+    for new in (["▁der", "▁Straße", "Straße"], ["ĠStraÃŁe", "StraÃŁe"]):
+        moved = ei.transfer(np.arange(len(table))[:, None] * np.ones((1, 2)), tokenizer, new, "avg")
+        of_word = [row for row, name in enumerate(moved.symbols) if name in ("▁Straße", "ĠStraÃŁe")]
+        assert moved.matrices[of_word, 0].tolist() == [rows[" Straße"]] * len(of_word)
+        others = [row for row, name in enumerate(moved.symbols) if name in ("Straße", "StraÃŁe")]
+        assert rows[" Straße"] not in moved.matrices[others, 0].tolist()
+
+
 def test_no_bound_without_a_softmax_or_linear_logits():
     for kind, options in (("BertForSequenceClassification", {}), ("Gemma2ForCausalLM", {"head_dim": 4})):
         model_class = getattr(transformers, kind)
@@ -347,6 +400,23 @@ def untied(equal: bool):
 
 def two_vocabularies():
     return model_of("MarianMTModel", share_encoder_decoder_embeddings=False, decoder_vocab_size=14)
+
+
+def two_configured_vocabularies():
+    kind, sizes = transformers.FSMTForConditionalGeneration, {"src_vocab_size": 14, "tgt_vocab_size": 14}
+    return kind(kind.config_class(langs=["de", "en"], **{"d_model": 8, **sizes, **SIDES}))
+
+
+class HiddenLanguage(transformers.PreTrainedTokenizerFast):
+    """M2M100's: texts have the id of a language, which is not in the vocabulary."""
+
+    def __call__(self, *args, **options):
+        ids = super().__call__(*args, **options)["input_ids"]
+        return {"input_ids": ids if "add_special_tokens" in options else [len(TOKENS) - 1, *ids]}
+
+
+def hidden_language():
+    return HiddenLanguage(tokenizer_object=tokenizer_of(TOKENS[:-1]).backend_tokenizer)
 
 
 def with_gaps():
@@ -385,6 +455,8 @@ def transposed():
         ({"words": ["haustor\r"]}, "take it off"),
         ({"tokenizer": with_gaps, "words": ["haustor", "rotlich"]}, "gaps"),
         ({"model": two_vocabularies}, "of each"),
+        ({"model": two_configured_vocabularies}, "of each"),
+        ({"tokenizer": hidden_language}, r"id 13.*add_tokens\("),
         ({"model": lambda: model_of("GPT2LMHeadModel").to("meta")}, "offloading"),
         ({"model": transposed}, "ei.expand the matrices"),
     ],
@@ -419,7 +491,8 @@ def test_the_remedy_for_a_tied_model_that_is_untied():
         ({"subwords": {"bilbo": ["fro"]}}, "'bilbo' is no new word"),
         *(({"subwords": {"frodo": bad}}, "'frodo' has .*list of old symbols") for bad in ([], "fro do", None, 3)),
         ({"subwords": None}, "needs the old subwords of 'frodo'"),
-        ({"matrices": np.ones((4, 3))}, "4 x 3 for 5 symbols"),
+        ({"matrices": np.ones((4, 3))}, "4 x 3 for 5 symbols; give one symbol for each row$"),
+        ({"matrices": np.ones((8, 3))}, r"8 x 3 for 5 symbols; .*first rows, \[:5\]"),
         ({"matrices": np.ones((5, 3), dtype=int)}, "float32"),
         ({"matrices": [[1.0]] * 5}, "an array, a tensor"),
         ({"matrices": np.full((5, 3), np.nan)}, "NaN"),

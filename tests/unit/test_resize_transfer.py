@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from segmentations import train
 
+import embinit_fairseq as ei
+from embinit_fairseq.errors import DataError
 from embinit_fairseq.init import weights as weights_module
 from embinit_fairseq.init.methods import METHODS, TRANSFER, Given, new_rows, recipe_of, sparsemax
 from embinit_fairseq.init.symbols import longest_subwords, shared_rows, subword_means, symbols_of
@@ -170,6 +172,17 @@ def test_words_are_shared_whatever_their_segmenter_writes() -> None:
     assert shared_rows(repeated, symbols("<s>", "</s>", "a")).tolist() == [0, 1, 2, 3, 6, 4, 5]
     assert shared_rows(repeated, once).tolist() == [0, 1, 2, 3, 5, 7]
     assert shared_rows(once, repeated).tolist() == [0, 1, 2, 3, 2, 4, 0, 5]
+
+
+def test_numbers_of_a_text_are_no_ids() -> None:
+    """RoBERTa's dictionary has ids of subwords, of which 10 may be any text; another dictionary of ids has the same."""
+    ids, words = symbols(*map(str, range(5, 17))), symbols("the", "10", "7")
+    for old, new, flag in ((ids, words, "--dict d.txt"), (words, ids, "--new-dict e.txt")):
+        with pytest.raises(DataError, match=rf"^{flag}: .*ids.* write the subword .*encoder\.json"):
+            shared_rows(old, new, ("--dict d.txt", "--new-dict e.txt"))
+    assert shared_rows(ids, symbols(*map(str, range(16, 4, -1)))).tolist() == [0, 1, 2, 3, *range(15, 3, -1)]
+    with pytest.raises(DataError, match=r"^old: .*ids"):
+        ei.transfer(np.ones((len(ids.names), 2)), ids.names, words.names, "avg")
 
 
 def test_what_a_task_appends_keeps_its_row_and_is_in_no_mean() -> None:

@@ -18,10 +18,11 @@ import pytest
 import torch
 from source_files import Malicious, numbers, save_checkpoint, write_dictionary
 
+import embinit_fairseq as ei
 from embinit_fairseq.checkpoint_file import options_of
 from embinit_fairseq.checkpoints.loading import load_checkpoint
 from embinit_fairseq.cli.main import main
-from embinit_fairseq.errors import CheckpointError, OptionError, VectorFileError
+from embinit_fairseq.errors import CheckpointError, CoverageError, OptionError, VectorFileError
 from embinit_fairseq.vectors.fairseq_checkpoint import FairseqCheckpoint
 from embinit_fairseq.vectors.open import open_vectors
 from embinit_fairseq.vectors.table import Wanted
@@ -48,6 +49,18 @@ def test_rows_and_specials(tmp_path, dtype):
     read = source.read(Wanted.words(["a", "<s>", "nothing", "the"]))
     assert read.words == ["the", "a"]
     np.testing.assert_array_equal(read.matrix, matrix[[4, 7]])
+
+
+def test_ids_of_subwords_are_no_numbers_of_a_text(tmp_path):
+    """RoBERTa's: the row of id 10 is not that of the number 10, but that of the same id."""
+    write_dictionary(tmp_path, map(str, range(5, 17)))
+    path = save_checkpoint(tmp_path, {ENCODER: table(16)})
+    with pytest.raises(CoverageError, match=r"ids of subwords.*write the subword .*encoder\.json"):
+        ei.embedding_matrix(["the", "10", "7"], path, "pretrained")
+    ids = [str(number) for number in range(16, 4, -1)]
+    matrix, report = ei.embedding_matrix(ids, path, "pretrained")
+    np.testing.assert_array_equal(matrix, table(16)[4:].flip(0))
+    assert report["missing"] == []
 
 
 def test_each_side_has_its_dictionary(tmp_path):
