@@ -50,7 +50,7 @@ class Symbols:
 
     @property
     def has_ids(self) -> bool:
-        """Return True if all words are ids of subwords."""
+        """Return True if the words are ids of subwords, most of them at least."""
         return are_ids([self.names[row] for row in self.words])
 
     def token(self, row: int) -> Token:

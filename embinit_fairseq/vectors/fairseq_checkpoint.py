@@ -307,7 +307,7 @@ class FairseqCheckpoint(VectorReader):
 
     @property
     def has_ids(self) -> bool:
-        """Return True if all words are ids of subwords: RoBERTa's and BART's are."""
+        """Return True if the words are ids of subwords, as RoBERTa's and BART's are."""
         return are_ids([*self._symbols.words])
 
     def read(self, wanted: Wanted | None = None) -> VectorTable:

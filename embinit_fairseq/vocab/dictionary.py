@@ -69,7 +69,7 @@ class Vocabulary:
 
     @property
     def has_ids(self) -> bool:
-        """Whether all symbols are numbers: of GPT-2's subwords (RoBERTa, BART), of units of speech."""
+        """Whether most symbols are numbers: of GPT-2's subwords (RoBERTa, BART), of units of speech."""
         return are_ids([self.symbols[row] for row in np.flatnonzero(self.regular).tolist()])
 
     @property
@@ -79,8 +79,11 @@ class Vocabulary:
 
 
 def are_ids(words: Sequence[str]) -> bool:
-    """Return True for more than ten numbers: ids of subwords, not the digits of a text."""
-    return len(words) > _DIGITS and all(map(is_number, words))
+    """Return True if most of the words, and more than the ten digits of a text, are numbers: ids of subwords.
+
+    Not all of them: a dictionary of ids may have got new words.
+    """
+    return sum(map(is_number, words)) > max(_DIGITS, len(words) / 2)
 
 
 def is_number(symbol: str) -> bool:

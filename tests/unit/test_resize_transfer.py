@@ -181,6 +181,8 @@ def test_numbers_of_a_text_are_no_ids() -> None:
         with pytest.raises(DataError, match=rf"^{flag}: .*ids.* write the subword .*encoder\.json"):
             shared_rows(old, new, ("--dict d.txt", "--new-dict e.txt"))
     assert shared_rows(ids, symbols(*map(str, range(16, 4, -1)))).tolist() == [0, 1, 2, 3, *range(15, 3, -1)]
+    grown = symbols(*map(str, range(16, 4, -1)), "stent")  # ids, and a word that was added
+    assert shared_rows(ids, grown).tolist() == [0, 1, 2, 3, *range(15, 3, -1), -1]
     with pytest.raises(DataError, match=r"^old: .*ids"):
         ei.transfer(np.ones((len(ids.names), 2)), ids.names, words.names, "avg")
 
