@@ -16,6 +16,7 @@ from embinit_fairseq.checkpoints.loading import check_dictionary, load_model_che
 from embinit_fairseq.checkpoints.preparations import find_preparation
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
 from embinit_fairseq.interop.architectures import ARCHITECTURES, Architecture
+from embinit_fairseq.models._hub import tokens_of_input
 from embinit_fairseq.vectors.hf_vocab import EXPORTED_TARGET
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.preparation_record import Recorded
@@ -304,17 +305,9 @@ def _find_dictionaries(
 def _sides(
     model: Any, task: Any, languages: tuple[str, str] | None, paths: list[str], options: dict[str, Any]
 ) -> tuple[Side, Side | None]:
-    """Return source and target, None for an encoder.
-
-    sentence_prediction begins an input as --init-token says, translation with no symbol, other tasks with `<s>`.
-    """
-    dictionary, name, positions = task.source_dictionary, _task_name(options), model.max_positions()
-    before, between = [dictionary.bos()], [dictionary.eos()]
-    if name.startswith("sentence_"):
-        tokens = options.get("init_token"), options.get("separator_token")
-        before, between = ([] if token is None else [int(token)] for token in tokens)
-    elif name == "translation":
-        before, between = [], []
+    """Return source and target, None for an encoder."""
+    dictionary, positions = task.source_dictionary, model.max_positions()
+    before, between = ([], []) if _task_name(options) == "translation" else tokens_of_input(task)
     if not hasattr(model, "decoder"):
         return Side(paths[0], dictionary, positions, before, between), None
     source, target = languages or (None, None)
