@@ -214,7 +214,9 @@ def open_trained(
     trained = Trained(checkpoint, arch, architecture, model, source, target, options, updates_of(state) or 0, head)
     if (refused := architecture.refused(trained)) is not None:
         raise CheckpointError(f"{checkpoint} (--arch {arch}): {refused}")
-    return dataclasses.replace(trained, labels=_labels(trained, label_dictionary), numbers=_numbers(trained))
+    recorded = (state.get("task_state") or {}).get("labels")
+    labels = _labels(trained, label_dictionary, recorded)
+    return dataclasses.replace(trained, labels=labels, numbers=_numbers(trained))
 
 
 def _recorded(dictionary: str, state: dict[str, Any], stated: str | None) -> Recorded | None:
@@ -259,6 +261,11 @@ def _architecture_of(path: str, state: dict[str, Any], task: str) -> tuple[str, 
     arch = str(options.get("_name") or options.get("arch"))
     model = fairseq.models.ARCH_MODEL_NAME_REGISTRY.get(arch)
     architecture = next((one for one in ARCHITECTURES if model in one.models), None)
+    if model is None:
+        raise CheckpointError(
+            f"{path}: --arch {arch} is unknown to fairseq and to this plugin: name the plugin of the training by "
+            "--user-dir, whose preset of an architecture that is known here can be exported"
+        )
     if architecture is None:
         raise CheckpointError(
             f"{path} holds a model of --arch {arch}, which export-hf has no class of transformers for: it knows "
@@ -331,12 +338,20 @@ def _choose_head(path: str, heads: list[str], wanted: str | None) -> str | None:
     return chosen
 
 
-def _labels(trained: Trained, path: str | None) -> list[str] | None:
-    """Return the names of the classes (line k of label/dict.txt is class k); None for a regression or without file."""
+def _labels(trained: Trained, path: str | None, recorded: list[str] | None) -> list[str] | None:
+    """Return the names of the classes; None for a regression, or if they are not known.
+
+    Args:
+        path: the user's label/dict.txt, whose line k is class k.
+        recorded: the labels in the checkpoint, if fairseq_compat wrote them: a label/dict.txt that was made again may
+            have another order.
+    """
     if trained.head is None or trained.is_regression:
         if path is not None:
             raise OptionError(f"--label-dict {path}: {trained.path} has no classes; leave it out")
         return None
+    if path is None and recorded and len(recorded) == trained.head_module.out_proj.out_features:
+        return [*recorded]
     file = path or next(_label_files(trained, "dict.txt"), None)
     if file is None:
         return None

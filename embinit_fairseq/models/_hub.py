@@ -143,7 +143,7 @@ def _contradictions(how: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) 
 
 
 def tokens_of_input(task: Any) -> tuple[list[int], list[int]]:
-    """Return the ids in front of a sentence, and in front of the second one of a pair, in the data of an encoder's task.
+    """Return the ids in front of a sentence, and of the second one of a pair, in the data of an encoder's task.
 
     Sentence tasks have those of --init-token and --separator-token, others `<s>` and `</s>`.
     """

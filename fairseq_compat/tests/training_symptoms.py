@@ -24,6 +24,7 @@ from unittest import mock
 import numpy as np
 import torch
 from fairseq import optim, options
+from fairseq import tasks as fairseq_tasks
 from fairseq import utils as fairseq_utils
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import Dictionary, FairseqDataset, data_utils, indexed_dataset, iterators
@@ -97,6 +98,23 @@ def checked_labels(folder: Path) -> None:
     with refused("label/valid.label, line 2", "'nan'"):
         labelled(folder / "numbers", ["0.5", "nan"], 1, True)
     assert labelled(folder / "marked", ["\ufeff0.5"], 1, True)[0]["target"] == [0.5]
+    labels_in_another_order(folder)
+
+
+def labels_in_another_order(folder: Path) -> None:
+    """The most frequent label is the first of a dictionary, so that a test set can have another order."""
+    made = []
+    for name, labels in (("trained", "no yes"), ("same", "no yes"), ("other", "yes no"), ("fewer", "yes")):
+        write_split(folder / name / "input0", "test", ["a b"], "a b")
+        write_split(folder / name / "label", "test", ["yes"], labels)
+        config = SentencePredictionConfig(data=str(folder / name), num_classes=2, regression_target=False, seed=1)
+        made.append(SentencePredictionTask.setup_task(config))
+    trained, same, *others = made
+    same.load_state_dict(trained.state_dict())
+    for other in others:
+        with refused("label/dict.txt", "'yes' is class 0, in the training", "1 (no, yes)", "--srcdict"):
+            other.load_state_dict(trained.state_dict())
+        other.load_state_dict({})  # of an earlier checkpoint
 
 
 @in_folder
@@ -120,6 +138,43 @@ def long_texts(folder: Path) -> None:
     dataset = SentencePredictionTask.setup_task(config).load_dataset("valid")
     shortened = [dataset[row]["net_input.src_tokens"].tolist() for row in range(3)]
     assert shortened == [[4, 2], [4, 5, 4, 2], [4, 5, 4, 2]]
+    write_split(folder / "input0", "valid", ["a a b a b a b b"] * 20, "a b")
+    write_split(folder / "label", "valid", ["no"] * 20, "no yes")
+    config = SentencePredictionConfig(**options, shorten_method="random_crop", init_token=0, no_shuffle=True)
+    dataset = SentencePredictionTask.setup_task(config).load_dataset("valid")
+    shortened = [dataset[row]["net_input.src_tokens"].tolist() for row in range(20)]
+    assert {tuple(tokens) for tokens in shortened} == {(0, *inside, 2) for inside in ((4, 4), (4, 5), (5, 4), (5, 5))}
+    shortened_blocks(folder)
+
+
+def shortened_blocks(folder: Path) -> None:
+    """A shortened sentence has room for what the task adds: `<s>` in masked_lm, also `</s>` in denoising."""
+    write_split(folder, "valid", ["a b a b a b a", "a b"], "a b")
+    shorten = "--arch lstm --tokens-per-sample 5 --shorten-method truncate --sample-break-mode eos".split()
+    for task, part, *more in (
+        ("masked_lm", "net_input.src_tokens", "--mask-prob", "1e-6"),
+        ("denoising", "target", "--mask", "0", "--replace-length", "1"),
+    ):
+        parser = options.get_training_parser()
+        args = options.parse_args_and_arch(parser, [str(folder), "--task", task, *shorten, *more])
+        loaded = fairseq_tasks.setup_task(convert_namespace_to_omegaconf(args).task)
+        loaded.load_dataset("valid")
+        blocks = [loaded.dataset("valid")[row][part].tolist() for row in range(2)]
+        assert sorted(blocks) == [[0, 4, 5, 2], [0, 4, 5, 4, 2]], f"{task}: {blocks}"
+
+
+@in_folder
+def several_folders(folder: Path) -> None:
+    """One dictionary for all; counts may differ, as those of the parts of a corpus do."""
+    for name, words in (("first", "a b"), ("same", "a b"), ("other", "b a")):
+        write_split(folder / name, "train", ["a b"], words)
+    (folder / "same" / "dict.txt").write_text("a 7\nb 7\n")
+    first, same, other = (str(folder / name) for name in ("first", "same", "other"))
+    args = Namespace(task="masked_lm", data=os.pathsep.join([first, same]))
+    assert fairseq_tasks.setup_task(args).source_dictionary.symbols[4:6] == ["a", "b"]
+    args.data += os.pathsep + other
+    with refused(f"{other}/dict.txt", f"--srcdict {first}/dict.txt"):
+        fairseq_tasks.setup_task(args)
 
 
 class Words(Dictionary):
