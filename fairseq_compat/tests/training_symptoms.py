@@ -23,10 +23,11 @@ from unittest import mock
 
 import numpy as np
 import torch
-from fairseq import optim, options
+from fairseq import checkpoint_utils, optim, options
 from fairseq import tasks as fairseq_tasks
 from fairseq import utils as fairseq_utils
 from fairseq.criterions import FairseqCriterion
+from fairseq.criterions.sentence_prediction import SentencePredictionCriterion
 from fairseq.data import Dictionary, FairseqDataset, data_utils, indexed_dataset, iterators
 from fairseq.dataclass.configs import CheckpointConfig, DistributedTrainingConfig, FairseqConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -35,6 +36,7 @@ from fairseq.logging import progress_bar
 from fairseq.models import BaseFairseqModel, DistributedFairseqModel
 from fairseq.tasks import FairseqTask, fairseq_task
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
+from fairseq.tasks.sentence_ranking import SentenceRankingTask
 from fairseq.trainer import Trainer
 from fairseq_cli import train
 from fairseq_compat.fixes.stopped_readers import stop
@@ -99,6 +101,45 @@ def checked_labels(folder: Path) -> None:
         labelled(folder / "numbers", ["0.5", "nan"], 1, True)
     assert labelled(folder / "marked", ["\ufeff0.5"], 1, True)[0]["target"] == [0.5]
     labels_in_another_order(folder)
+    uneven_labels(folder)
+
+
+def uneven_labels(folder: Path) -> None:
+    """Fewer labels than texts, none at all, and labels of a ranking that are no answers."""
+    for name in ("input0", "input1", "input2"):
+        write_split(folder / name, "valid", ["a b"] * 3, "a b")
+    write_split(folder / "label", "valid", ["no"] * 2, "no yes")
+    settings = {"data": str(folder), "num_classes": 2}
+    config = SentencePredictionConfig(**settings, regression_target=False, seed=1)
+    with refused(f"{folder}/input0/valid has 3 lines", "label/valid has 2 lines"):
+        SentencePredictionTask.setup_task(config).load_dataset("valid")
+    head = "sentence_classification_head"
+    model = mock.Mock(classification_heads={head: None}, return_value=(torch.zeros(1, 2), {}))
+    model.get_targets = lambda sample, _output: sample["target"]
+    criterion = SentencePredictionCriterion(Namespace(classification_head_name=head, regression_target=False), None)
+    criterion.task = SimpleNamespace(cfg=config)
+    with refused("ValueError", f"{folder}/label has no labels", "--valid-subset"):
+        criterion(model, {"net_input": {}})
+    shared = {
+        "criterion": "sentence_ranking",
+        "dataset_impl": None,
+        "separator_token": None,
+        "init_token": 0,
+        "seed": 1,
+    }
+    shorten = {"max_option_length": None, "shorten_data_split_list": "", "shorten_method": "none", "max_positions": 9}
+    task = SentenceRankingTask.setup_task(Namespace(**settings, **shared, **shorten, no_shuffle=True))
+    numbers = folder / "label" / "valid.label"
+    for text, *message in (
+        ("0\n1\n2\n", "valid.label, line 3", "'2'", "from 0 to 1"),
+        ("0\n\n1\n", "valid.label, line 2", "''"),
+        ("0\n1\n", "valid.label has 2 lines", "input2/valid has 3 lines"),
+    ):
+        numbers.write_text(text)
+        with refused(*message):
+            torch.tensor([row["target"] for row in task.load_dataset("valid")]).eq(2).nonzero().item()
+    numbers.write_text("0\n1\n0\n")
+    assert [row["target"] for row in task.load_dataset("valid")] == [0, 1, 0]
 
 
 def labels_in_another_order(folder: Path) -> None:
@@ -161,6 +202,35 @@ def shortened_blocks(folder: Path) -> None:
         loaded.load_dataset("valid")
         blocks = [loaded.dataset("valid")[row][part].tolist() for row in range(2)]
         assert sorted(blocks) == [[0, 4, 5, 2], [0, 4, 5, 4, 2]], f"{task}: {blocks}"
+
+
+class Weights(torch.nn.ModuleDict):
+    """A model whose weights are loaded as fairseq's trainer does it."""
+
+    def load_state_dict(self, state, strict, model_cfg) -> None:
+        super().load_state_dict(state, strict)
+
+
+@in_folder
+def mismatched_weights(folder: Path) -> None:
+    """The first difference is in the last line."""
+    model = Weights({"embed_tokens": torch.nn.Embedding(3, 2), "fc1": torch.nn.Linear(2, 2)})
+    (folder / "c.pt").touch()
+    options_off = {"load_checkpoint_on_all_dp_ranks": False, "fix_batches_to_gpus": False, "base_layers": 0}
+    off = SimpleNamespace(**options_off, zero_sharding="none")
+    trainer = SimpleNamespace(model=model, tpu=False, is_fsdp=False, data_parallel_world_size=1, data_parallel_rank=0)
+    trainer.cfg = SimpleNamespace(checkpoint=off, distributed_training=off, model=off)
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    for name, value, *message in (
+        ("embed_tokens.weight", torch.zeros(4, 2), "[4, 2]", "[3, 2]", "--srcdict"),
+        ("fc1.bias", torch.zeros(3), "fc1.bias", "[3]", "--arch"),
+    ):
+        state = {"model": {**weights, name: value}, "last_optimizer_state": None}
+        with (
+            mock.patch.object(checkpoint_utils, "load_checkpoint_to_cpu", return_value=state),
+            refused("ValueError", "c.pt does not fit the model", *message),
+        ):
+            Trainer.load_checkpoint(trainer, str(folder / "c.pt"))
 
 
 @in_folder
