@@ -147,7 +147,7 @@ def tokens_of_input(task: Any) -> tuple[list[int], list[int]]:
 
     Sentence tasks have those of --init-token and --separator-token, others `<s>` and `</s>`.
     """
-    options, dictionary = task.cfg, task.source_dictionary
+    options, dictionary = task.cfg or task.args, task.source_dictionary  # sentence_ranking has args
     if not hasattr(options, "init_token"):
         return [dictionary.bos()], [dictionary.eos()]
     first, second = ([] if token is None else [int(token)] for token in (options.init_token, options.separator_token))

@@ -162,6 +162,8 @@ def test_a_pair_has_the_symbols_of_the_training(options, expected):
     task = task_of(7, **options)
     hub = TupeHub(SimpleNamespace(tokenizer=None, bpe=None), task, [TUPE.build(task)])
     assert hub.encode("w1", "w2 w3").tolist() == expected
+    task.args, task.cfg = task.cfg, None  # as sentence_ranking has them
+    assert hub.encode("w1", "w2 w3").tolist() == expected
 
 
 def test_predictions_of_classes_and_of_a_regression():
