@@ -43,6 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--verify-text", metavar="FILE", help="raw text or text in subwords, whose ids must be fairseq's")
     data = "the lines of --verify-text as fairseq-preprocess binarised them (bin/valid, say), whose ids must be equal"
     add("--verify-bin", metavar="PREFIX", help=data)
+    add("--user-dir", metavar="DIR", help="another plugin, which has the model's preset (--arch)")
     codes = "of the model card: codes such as de en (default: a translation's)"
     add("--language", nargs="+", default=[], metavar="CODE", help=codes)
     add("--license", metavar="ID", help="of the model card: apache-2.0, say")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from embinit_fairseq.checkpoints.build import import_plugin
 from embinit_fairseq.errors import OptionError, counted
 from embinit_fairseq.interop.architectures import TUPE, as_stored, parameters_in
 from embinit_fairseq.interop.remote import code_files
@@ -62,6 +63,7 @@ class ExportRequest:
     dtype: str = "float32"
     verify_text: str | None = None
     verify_bin: str | None = None
+    user_dir: str | None = None
     language: tuple[str, ...] = ()
     license: str | None = None
     force: bool = False
@@ -109,6 +111,7 @@ def export(request: ExportRequest) -> dict[str, Any]:
     folders = [folder for folder in (request.tokenizer, request.gpt2_bpe) if folder]
     check_folder(request.output, request.force, FILES, [*files.values(), *folders])
     dictionaries = {name: getattr(request, name) for name in names if name.endswith("dictionary")}
+    import_plugin(request.user_dir)
     trained = open_trained(request.checkpoint, head=request.head, preparation=request.preparation, **dictionaries)
     tokenizers = {name: choose_tokenizer(request, trained, name) for name in trained.sides}
     trained.model.to(getattr(torch, request.dtype))

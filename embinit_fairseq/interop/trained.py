@@ -16,6 +16,7 @@ from embinit_fairseq.checkpoints.loading import check_dictionary, load_model_che
 from embinit_fairseq.checkpoints.preparations import find_preparation
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
 from embinit_fairseq.interop.architectures import ARCHITECTURES, Architecture
+from embinit_fairseq.models._hub import tokens_of_input
 from embinit_fairseq.vectors.hf_vocab import EXPORTED_TARGET
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.preparation_record import Recorded
@@ -213,7 +214,9 @@ def open_trained(
     trained = Trained(checkpoint, arch, architecture, model, source, target, options, updates_of(state) or 0, head)
     if (refused := architecture.refused(trained)) is not None:
         raise CheckpointError(f"{checkpoint} (--arch {arch}): {refused}")
-    return dataclasses.replace(trained, labels=_labels(trained, label_dictionary), numbers=_numbers(trained))
+    recorded = (state.get("task_state") or {}).get("labels")
+    labels = _labels(trained, label_dictionary, recorded)
+    return dataclasses.replace(trained, labels=labels, numbers=_numbers(trained))
 
 
 def _recorded(dictionary: str, state: dict[str, Any], stated: str | None) -> Recorded | None:
@@ -258,6 +261,11 @@ def _architecture_of(path: str, state: dict[str, Any], task: str) -> tuple[str, 
     arch = str(options.get("_name") or options.get("arch"))
     model = fairseq.models.ARCH_MODEL_NAME_REGISTRY.get(arch)
     architecture = next((one for one in ARCHITECTURES if model in one.models), None)
+    if model is None:
+        raise CheckpointError(
+            f"{path}: --arch {arch} is unknown to fairseq and to this plugin: name the plugin of the training by "
+            "--user-dir, whose preset of an architecture that is known here can be exported"
+        )
     if architecture is None:
         raise CheckpointError(
             f"{path} holds a model of --arch {arch}, which export-hf has no class of transformers for: it knows "
@@ -304,17 +312,9 @@ def _find_dictionaries(
 def _sides(
     model: Any, task: Any, languages: tuple[str, str] | None, paths: list[str], options: dict[str, Any]
 ) -> tuple[Side, Side | None]:
-    """Return source and target, None for an encoder.
-
-    sentence_prediction begins an input as --init-token says, translation with no symbol, other tasks with `<s>`.
-    """
-    dictionary, name, positions = task.source_dictionary, _task_name(options), model.max_positions()
-    before, between = [dictionary.bos()], [dictionary.eos()]
-    if name.startswith("sentence_"):
-        tokens = options.get("init_token"), options.get("separator_token")
-        before, between = ([] if token is None else [int(token)] for token in tokens)
-    elif name == "translation":
-        before, between = [], []
+    """Return source and target, None for an encoder."""
+    dictionary, positions = task.source_dictionary, model.max_positions()
+    before, between = ([], []) if _task_name(options) == "translation" else tokens_of_input(task)
     if not hasattr(model, "decoder"):
         return Side(paths[0], dictionary, positions, before, between), None
     source, target = languages or (None, None)
@@ -338,12 +338,20 @@ def _choose_head(path: str, heads: list[str], wanted: str | None) -> str | None:
     return chosen
 
 
-def _labels(trained: Trained, path: str | None) -> list[str] | None:
-    """Return the names of the classes (line k of label/dict.txt is class k); None for a regression or without file."""
+def _labels(trained: Trained, path: str | None, recorded: list[str] | None) -> list[str] | None:
+    """Return the names of the classes; None for a regression, or if they are not known.
+
+    Args:
+        path: the user's label/dict.txt, whose line k is class k.
+        recorded: the labels in the checkpoint, if fairseq_compat wrote them: a label/dict.txt that was made again may
+            have another order.
+    """
     if trained.head is None or trained.is_regression:
         if path is not None:
             raise OptionError(f"--label-dict {path}: {trained.path} has no classes; leave it out")
         return None
+    if path is None and recorded and len(recorded) == trained.head_module.out_proj.out_features:
+        return [*recorded]
     file = path or next(_label_files(trained, "dict.txt"), None)
     if file is None:
         return None

@@ -142,6 +142,28 @@ def _contradictions(how: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) 
     return [f"{name}={value!r}" for name, value in given if _FAIRSEQS.get(value) not in names]
 
 
+def tokens_of_input(task: Any) -> tuple[list[int], list[int]]:
+    """Return the ids in front of a sentence, and of the second one of a pair, in the data of an encoder's task.
+
+    Sentence tasks have those of --init-token and --separator-token, others `<s>` and `</s>`.
+    """
+    options, dictionary = task.cfg or task.args, task.source_dictionary  # sentence_ranking has args
+    if not hasattr(options, "init_token"):
+        return [dictionary.bos()], [dictionary.eos()]
+    first, second = ([] if token is None else [int(token)] for token in (options.init_token, options.separator_token))
+    return first, second
+
+
+def input_of(task: Any, texts: Sequence[Sequence[str]]) -> Tensor:
+    """Return the ids (src_len,) of the symbols of one text or several, as in the task's data; `</s>` ends each."""
+    before, between = tokens_of_input(task)
+    ids: list[int] = []
+    for number, symbols in enumerate(texts):
+        line = task.source_dictionary.encode_line(" ".join(symbols), append_eos=True, add_if_not_exist=False)
+        ids += [*(between if number else before), *line.tolist()]
+    return torch.tensor(ids)
+
+
 class _FairseqsSegmenter:
     """fairseq's own tokenizer and BPE, such as GPT-2's, around `<mask>`, which they do not know."""
 
@@ -200,11 +222,8 @@ class TupeHub(nn.Module):
         return next(self.model.parameters()).device
 
     def encode(self, sentence: str, *others: str) -> Tensor:
-        """Return token ids (src_len,): `<s> a </s>`, or for a pair `<s> a </s> </s> b </s>`."""
-        symbols = self.prepare(sentence, mask=True)
-        for other in others:
-            symbols = [*symbols, "</s>", "</s>", *self.prepare(other, mask=True)]
-        return self._ids(symbols)
+        """Return token ids (src_len,) of raw text, of several sentences one input; see `input_of`."""
+        return input_of(self.task, [self.prepare(text, mask=True) for text in (sentence, *others)])
 
     def decode(self, tokens: Tensor) -> str:
         """Return the text of token ids (src_len,), without the special symbols at both ends."""
@@ -239,7 +258,7 @@ class TupeHub(nn.Module):
             raise DataError(f"fill_mask needs one <mask>, as in 'a <mask> in the grass'; got: {masked_input!r}")
         dictionary, at = self.task.source_dictionary, symbols.index(MASK)
         with utils.model_eval(self.model):
-            logits, _ = self._compute(self._ids(symbols))
+            logits, _ = self._compute(input_of(self.task, [symbols]))
         best, ids = logits[0, 1 + at].float().softmax(-1).topk(topk)
         results = []
         for probability, index in zip(best.tolist(), ids.tolist()):
@@ -257,8 +276,3 @@ class TupeHub(nn.Module):
             )
         with torch.set_grad_enabled(self.training and torch.is_grad_enabled()):
             return self.model(torch.atleast_2d(tokens).to(self.device), **options)
-
-    def _ids(self, symbols: list[str]) -> Tensor:
-        """Return the ids of symbols between `<s>` and `</s>`."""
-        text = " ".join(["<s>", *symbols, "</s>"])
-        return self.task.source_dictionary.encode_line(text, append_eos=False, add_if_not_exist=False).long()

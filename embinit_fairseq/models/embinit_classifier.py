@@ -16,7 +16,7 @@ from fairseq.models.transformer import Embedding, TransformerConfig, Transformer
 from torch import Tensor, nn
 
 from embinit_fairseq.errors import DataError, OptionError, check_heads
-from embinit_fairseq.models._hub import load_hub, preparation_of
+from embinit_fairseq.models._hub import input_of, load_hub, preparation_of
 from embinit_fairseq.models._options import check_ranges, option
 from embinit_fairseq.models._state_dicts import WithHeads
 from embinit_fairseq.modules.heads import LabelLayer
@@ -54,13 +54,7 @@ class ClassifierHub(nn.Module):
 
     def encode(self, sentence: str, second: Optional[str] = None) -> Tensor:
         """Return token ids (src_len,) of raw text, a sentence or a pair, as in the data of the training."""
-        cfg, dictionary, ids = self.task.cfg, self.task.source_dictionary, []
-        for text, token in ((sentence, cfg.init_token), (second, cfg.separator_token)):
-            if text is not None:
-                ids += [] if token is None else [token]
-                symbols = " ".join(self.prepare(text))
-                ids += dictionary.encode_line(symbols, append_eos=True, add_if_not_exist=False).tolist()
-        return torch.tensor(ids)
+        return input_of(self.task, [self.prepare(text) for text in (sentence, second) if text is not None])
 
     @torch.no_grad()
     def predict(self, *sentences: str, head: str = "sentence_classification_head") -> dict[str, float]:

@@ -219,3 +219,39 @@ def uncompiled_bleu(folder: Path) -> None:
         assert scorer.stat.match2 == 1
     finally:
         fairseq.libbleu = libbleu
+
+
+class SecondWord(torch.nn.Module):
+    """A language model that finds word b (5) everywhere, and has six positions."""
+
+    def forward(self, tokens, **_options):
+        torch.arange(6)[torch.arange(tokens.size(1))]  # an IndexError beyond the positions
+        return torch.nn.functional.one_hot(torch.full_like(tokens, 5), 7).float(), {}
+
+    def max_positions(self) -> int:
+        return 6
+
+
+def hub_segmentations() -> None:
+    """Text is segmented as the dictionary's was; a word that is filled in is a word."""
+    from fairseq.models.bart.hub_interface import BARTHubInterface
+    from fairseq.models.roberta import alignment_utils
+    from fairseq.models.roberta.hub_interface import RobertaHubInterface
+
+    dictionary = Dictionary()
+    for word in ("a", "b", "<mask>"):
+        dictionary.add_symbol(word)
+    task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary, mask_idx=6)
+    for hub in (RobertaHubInterface, BARTHubInterface):
+        with refused("'gpt2'", "'a'", "sentencepiece_model=FILE", "bpe=None"):
+            hub(SimpleNamespace(bpe=SimpleNamespace(_name="gpt2"), tokenizer=None), task, SecondWord())
+    hub = RobertaHubInterface(SimpleNamespace(bpe=None), task, SecondWord())
+    assert hub.encode("a  b", "b").tolist() == [0, 4, 5, 2, 2, 5, 2]
+    assert hub.decode(torch.tensor([0, 4, 5, 2])) == "a b"
+    filled = [hub.fill_mask(text, topk=1)[0][::2] for text in ("a <mask> a", "<mask> a", "a <mask>")]
+    assert filled == [("a b a", "b"), ("b a", "b"), ("a b", "b")], filled
+    with refused("ValueError", "positions (6)", "shorten"):
+        hub.fill_mask("a a a a a <mask>")
+    nlp = SimpleNamespace(Defaults=SimpleNamespace(), tokenizer=str.split)  # spaCy 3
+    with mock.patch.object(alignment_utils, "spacy_nlp", return_value=nlp):
+        assert alignment_utils.spacy_tokenizer()("a b") == ["a", "b"]

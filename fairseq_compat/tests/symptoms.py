@@ -11,7 +11,7 @@ import json
 import sys
 
 FILES = ("configuration_symptoms", "checkpoint_symptoms", "model_symptoms", "training_symptoms")
-FILES += ("scoring_symptoms", "text_symptoms")
+FILES += ("data_symptoms", "scoring_symptoms", "text_symptoms")
 
 
 def look_for(name: str) -> str | None:

@@ -17,6 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 checkpoint_utils = pytest.importorskip("fairseq.checkpoint_utils")
 
+from data_symptoms import labelled  # noqa: E402
 from fairseq import models, tasks  # noqa: E402
 from fairseq.distributed import utils as distributed  # noqa: E402
 from fairseq.models.lstm import LSTMModel  # noqa: E402
@@ -24,7 +25,6 @@ from fairseq.utils import import_user_module  # noqa: E402
 from fairseq_compat.fixes.empty_user_dirs import resolved  # noqa: E402
 from fairseq_compat.fixes.half_precision import obstacle  # noqa: E402
 from fairseq_compat.refusals import show_as_lines  # noqa: E402
-from training_symptoms import labelled  # noqa: E402
 
 
 def cut(content: object, share: float, zipped: bool = True):

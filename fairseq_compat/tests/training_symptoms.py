@@ -1,11 +1,10 @@
-"""Symptoms (see symptoms.py) of what goes wrong in a training: its data, devices, processes and workers."""
+"""Symptoms (see symptoms.py) of what goes wrong in a training: devices, processes, workers, weights."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import importlib
-import inspect
 import io
 import multiprocessing
 import os
@@ -23,7 +22,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from fairseq import optim, options
+from fairseq import checkpoint_utils, optim, options
 from fairseq import utils as fairseq_utils
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import Dictionary, FairseqDataset, data_utils, indexed_dataset, iterators
@@ -33,8 +32,6 @@ from fairseq.distributed import utils
 from fairseq.logging import progress_bar
 from fairseq.models import BaseFairseqModel, DistributedFairseqModel
 from fairseq.tasks import FairseqTask, fairseq_task
-from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
-from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq.trainer import Trainer
 from fairseq_cli import train
 from fairseq_compat.fixes.stopped_readers import stop
@@ -79,94 +76,33 @@ def write_split(folder: Path, split: str, rows: list[str], words: str) -> Dictio
     return dictionary
 
 
-def labelled(folder: Path, labels: list[str], num_classes: int = 2, regression: bool = False):
-    """The split ``valid`` of a sentence_prediction task with these labels."""
-    write_split(folder / "input0", "valid", ["a b"] * len(labels), "a b")
-    write_split(folder / "label", "valid", [] if regression else labels, "no yes maybe")
-    (folder / "label" / "valid.label").write_text("".join(f"{label}\n" for label in labels))
-    config = SentencePredictionConfig(data=str(folder), num_classes=num_classes, regression_target=regression, seed=1)
-    return SentencePredictionTask.setup_task(config).load_dataset("valid")
+class Weights(torch.nn.ModuleDict):
+    """A model whose weights are loaded as fairseq's trainer does it."""
+
+    def load_state_dict(self, state, strict, model_cfg) -> None:
+        super().load_state_dict(state, strict)
 
 
 @in_folder
-def checked_labels(folder: Path) -> None:
-    """A class too many, in the first batch that has it; a number that is none."""
-    with refused("label/valid, line 2", "'maybe'", "--num-classes"):
-        dataset = labelled(folder / "classes", ["yes", "maybe"])
-        targets = dataset.collater([dataset[0], dataset[1]])["target"]
-        torch.nn.functional.nll_loss(torch.zeros(2, 2), targets.view(-1))
-    with refused("label/valid.label, line 2", "'nan'"):
-        labelled(folder / "numbers", ["0.5", "nan"], 1, True)
-    assert labelled(folder / "marked", ["\ufeff0.5"], 1, True)[0]["target"] == [0.5]
-
-
-@in_folder
-def long_texts(folder: Path) -> None:
-    """Counted before the first update; shortened with `</s>`."""
-    write_split(folder / "input0", "valid", ["a", "a b a b a", "a b a b"], "a b")
-    write_split(folder / "label", "valid", ["no"] * 3, "no yes")
-    options = {"data": str(folder), "num_classes": 2, "max_positions": 4, "regression_target": False, "seed": 1}
-    task = SentencePredictionTask.setup_task(SentencePredictionConfig(**options))
-    task.load_dataset("valid")
-    model = SimpleNamespace(max_positions=lambda: 4)
-    data = SimpleNamespace(disable_validation=False, skip_invalid_size_inputs_valid_test=False, valid_subset="valid")
-    trainer = SimpleNamespace(task=task, model=model, cfg=SimpleNamespace(dataset=data))
-    start = Trainer.get_train_iterator
-    with refused("2 of 3 texts", "6, it has 4", "--shorten-method truncate"):
-        start(trainer, 1)
-    data.skip_invalid_size_inputs_valid_test = True
-    with refused("AttributeError"):  # beyond the check the stand-in has nothing
-        start(trainer, 1)
-    config = SentencePredictionConfig(**options, shorten_method="truncate", no_shuffle=True)
-    dataset = SentencePredictionTask.setup_task(config).load_dataset("valid")
-    shortened = [dataset[row]["net_input.src_tokens"].tolist() for row in range(3)]
-    assert shortened == [[4, 2], [4, 5, 4, 2], [4, 5, 4, 2]]
-
-
-class Words(Dictionary):
-    """One as plugins write them for a release."""
-
-    def __init__(self, mask: str = "<mask>") -> None:
-        super().__init__()
-        self.mask_index = self.add_symbol(mask)
-
-
-class AnyOptions(Dictionary):
-    def __init__(self, **options) -> None:
-        super().__init__(**options)
-
-
-@in_folder
-def numbered_splits(folder: Path) -> None:
-    """Parts of a split are put together, each once; several validation sets of pairs are named as splits."""
-    rows = {"train": ["a b", "b"], "train1": ["a"], "valid": ["b"], "valid1": ["a b"]}
-    for split, texts in rows.items():
-        for language in ("de", "en"):
-            dictionary = write_split(folder, f"{split}.de-en.{language}", texts, "a b")
-            dictionary.save(str(folder / f"dict.{language}.txt"))
-    data = {"data": str(folder), "dataset_impl": "mmap", "train_subset": "train"}
-    task = TranslationTask.setup_task(TranslationConfig(**data, source_lang="de", target_lang="en"))
-    task.load_dataset("train", combine=True)
-    read = [dictionary.string(pair["source"]) for pair in task.dataset("train")]
-    assert read == rows["train"] + rows["train1"]
-    splits = {"ignore_unused_valid_subsets": False, "combine_valid_subsets": None, "disable_validation": False}
-    config = Namespace(task=task.cfg, dataset=Namespace(**splits, valid_subset="valid,valid1"))
-    data_utils.raise_if_valid_subsets_unintentionally_ignored(config)
-    config.dataset.valid_subset = "valid"
-    with refused("'valid1'", "--ignore-unused-valid-subsets"):
-        data_utils.raise_if_valid_subsets_unintentionally_ignored(config)
-
-
-@in_folder
-def dictionary_classes(folder: Path) -> None:
-    (folder / "dict.txt").write_text("a 1\n")
-    words = Words.load(str(folder / "dict.txt"))
-    assert (words.mask_index, words.index("a"), len(words)) == (4, 5, 6)
-    plain = Dictionary.load(str(folder / "dict.txt"))
-    assert (plain.index("a"), plain.bos()) == (4, 0)
-    if "add_special_symbols" in inspect.signature(Dictionary.load).parameters:  # fairseq's main branch
-        for kind in (Dictionary, AnyOptions):
-            assert len(kind.load(str(folder / "dict.txt"), add_special_symbols=False)) == 1
+def mismatched_weights(folder: Path) -> None:
+    """The first difference is in the last line."""
+    model = Weights({"embed_tokens": torch.nn.Embedding(3, 2), "fc1": torch.nn.Linear(2, 2)})
+    (folder / "c.pt").touch()
+    options_off = {"load_checkpoint_on_all_dp_ranks": False, "fix_batches_to_gpus": False, "base_layers": 0}
+    off = SimpleNamespace(**options_off, zero_sharding="none")
+    trainer = SimpleNamespace(model=model, tpu=False, is_fsdp=False, data_parallel_world_size=1, data_parallel_rank=0)
+    trainer.cfg = SimpleNamespace(checkpoint=off, distributed_training=off, model=off)
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    for name, value, *message in (
+        ("embed_tokens.weight", torch.zeros(4, 2), "[4, 2]", "[3, 2]", "--srcdict"),
+        ("fc1.bias", torch.zeros(3), "fc1.bias", "[3]", "--arch"),
+    ):
+        state = {"model": {**weights, name: value}, "last_optimizer_state": None}
+        with (
+            mock.patch.object(checkpoint_utils, "load_checkpoint_to_cpu", return_value=state),
+            refused("ValueError", "c.pt does not fit the model", *message),
+        ):
+            Trainer.load_checkpoint(trainer, str(folder / "c.pt"))
 
 
 class Sentences(FairseqDataset):

@@ -243,3 +243,32 @@ def test_labels_and_dictionaries_of_another_model(tmp_path, capsys):
     english = checkpoint.folder / "dict.en.txt"  # next to the checkpoint
     english.write_text("".join(f"{word} 1\n" for word in WORDS))
     assert trained.open_trained(checkpoint.path).target.path == str(english)
+
+
+def test_labels_of_the_checkpoint_come_before_a_file_that_is_found(tmp_path):
+    """A label/dict.txt that was made again, of other text, has another order."""
+    checkpoint = checkpoint_of(tmp_path / "c", "tupe_tiny", "", task=f"{CLASSES} --num-classes 3")
+    file = str(checkpoint.folder / "data/label/dict.txt")
+    assert trained.open_trained(checkpoint.path).labels == ["a", "b", "c"], "of an earlier checkpoint"
+    torch.save({**checkpoint.state, "task_state": {"labels": ["c", "a", "b"]}}, checkpoint.path)
+    assert trained.open_trained(checkpoint.path).labels == ["c", "a", "b"]
+    assert trained.open_trained(checkpoint.path, label_dictionary=file).labels == ["a", "b", "c"]
+
+
+def test_a_preset_of_another_plugin(tmp_path, capsys):
+    """`--user-dir` names the plugin; what is known of the model that it is a preset of, is known of it."""
+    checkpoint = checkpoint_of(tmp_path / "c", "roberta_base", "")
+    state = copy.deepcopy(checkpoint.state)
+    state["cfg"]["model"].arch = state["cfg"]["model"]._name = "preset_of_a_plugin"
+    torch.save(state, checkpoint.path)
+    assert "--user-dir" in refused(capsys, checkpoint)
+    assert "--user-dir nowhere: " in refused(capsys, checkpoint, "--user-dir", "nowhere")
+    plugin = tmp_path / "plugin_with_a_preset"
+    plugin.mkdir()
+    (plugin / "__init__.py").write_text(
+        "from fairseq.models import register_model_architecture\n"
+        "register_model_architecture('roberta', 'preset_of_a_plugin')(lambda args: None)\n"
+    )
+    assert export_hf(checkpoint, "--user-dir", plugin) == 0
+    config = json.loads((checkpoint.output / "config.json").read_text())
+    assert (config["architectures"], config["hidden_size"]) == (["RobertaForMaskedLM"], 8)

@@ -147,6 +147,25 @@ def test_the_hub_builds_graphs_and_drops_in_training_only():
     assert not torch.equal(hub.extract_features(TOKENS), hub.extract_features(TOKENS)), "dropout"
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [0, 5, 2, 2, 6, 7, 2]),
+        ({"init_token": 0, "separator_token": 2}, [0, 5, 2, 2, 6, 7, 2]),
+        ({"init_token": 0, "separator_token": None}, [0, 5, 2, 6, 7, 2]),
+        ({"init_token": None, "separator_token": None}, [5, 2, 6, 7, 2]),
+    ],
+    ids=str,
+)
+def test_a_pair_has_the_symbols_of_the_training(options, expected):
+    """fairseq's sentence_prediction puts --init-token before the first and --separator-token before the second text."""
+    task = task_of(7, **options)
+    hub = TupeHub(SimpleNamespace(tokenizer=None, bpe=None), task, [TUPE.build(task)])
+    assert hub.encode("w1", "w2 w3").tolist() == expected
+    task.args, task.cfg = task.cfg, None  # as sentence_ranking has them
+    assert hub.encode("w1", "w2 w3").tolist() == expected
+
+
 def test_predictions_of_classes_and_of_a_regression():
     """log_softmax of one column would be 0 for every sentence."""
     hub = hub_with(score=1, label=3)

@@ -1,10 +1,13 @@
-"""Too long validation texts end a training after an epoch, now before it; truncated texts lose `</s>`.
+"""Too long validation texts end a training after an epoch, now before it; shortened texts lose `</s>` or stay too long.
 
 Symptom: ``Exception: Size of sample #7 is invalid`` after an epoch. ``--shorten-method truncate`` of
-    sentence_prediction takes ``</s>`` away, so that a long text never ends.
-Where: fairseq/trainer.py:722, fairseq/data/shorten_dataset.py:36.
+    sentence_prediction, sentence_ranking and masked_lm takes ``</s>`` away, so that a long text never ends, and
+    ``random_crop`` also ``<s>``, whose feature is classified. In masked_lm and denoising a shortened sentence is longer
+    than ``--tokens-per-sample`` by the symbols that the task adds: training leaves it out, validation fails.
+Where: fairseq/trainer.py:722, fairseq/data/shorten_dataset.py:36 and :65, fairseq/tasks/masked_lm.py:154,
+    fairseq/tasks/denoising.py:186.
 Remedy: the texts of the validation are counted before the first update, and the error has their number; a shortened
-    text keeps its last token.
+    text keeps its last token, a cropped one also the first, and there is room for what the task adds.
 """
 
 from __future__ import annotations
@@ -49,27 +52,49 @@ def patch_trainer(module) -> None:
         return original(self, *args, **kwargs)
 
 
+#: task -> (tokens that it adds to a shortened text; tokens that are kept at its front, and at its end)
+TASKS = {
+    "fairseq.tasks.sentence_prediction": (0, 1, 1),
+    "fairseq.tasks.sentence_ranking": (0, 1, 1),
+    "fairseq.tasks.masked_lm": (1, 0, 1),
+    "fairseq.tasks.denoising": (2, 0, 0),
+}
+
+
 def patch_task(module) -> None:
+    import numpy
     import torch
-    from fairseq.data.shorten_dataset import TruncateDataset
+    from fairseq.data import data_utils
+    from fairseq.data.shorten_dataset import RandomCropDataset, TruncateDataset
 
-    class ShortenedDataset(TruncateDataset):
-        """The first tokens of a text, and its last one."""
+    added, front, end = TASKS[module.__name__]
 
+    def joined(tokens, start: int, length: int):
+        """Return the tokens at both ends that are kept, and between them those from `start` on."""
+        inside = length - front - end
+        return torch.cat([tokens[:front], tokens[start : start + inside], tokens[len(tokens) - end :]])
+
+    class Truncated(TruncateDataset):
         def __getitem__(self, index):
-            tokens = self.dataset[index]
-            if len(tokens) <= self.truncation_length:
-                return tokens
-            return torch.cat([tokens[: self.truncation_length - 1], tokens[-1:]])
+            tokens, length = self.dataset[index], self.truncation_length
+            return tokens if len(tokens) <= length else joined(tokens, front, length)
+
+    class Cropped(RandomCropDataset):
+        def __getitem__(self, index):
+            tokens, length = self.dataset[index], self.truncation_length
+            with data_utils.numpy_seed(self.seed, self.epoch, index):
+                start = front + numpy.random.randint(max(0, len(tokens) - length) + 1)
+            return tokens if len(tokens) <= length else joined(tokens, start, length)
 
     @wrap(module)
-    def maybe_shorten_dataset(original, *args, **kwargs):
-        dataset = original(*args, **kwargs)
-        if type(dataset) is not TruncateDataset:
-            return dataset
-        return ShortenedDataset(dataset.dataset, dataset.truncation_length)
+    def maybe_shorten_dataset(original, dataset, split, splits, method, tokens_per_sample, seed):
+        shortened = original(dataset, split, splits, method, tokens_per_sample - added, seed)
+        if type(shortened) is TruncateDataset:
+            return Truncated(dataset, shortened.truncation_length)
+        if type(shortened) is RandomCropDataset:
+            return Cropped(dataset, shortened.truncation_length, seed)
+        return shortened
 
 
 def patch(module) -> None:
-    patches = {"fairseq.trainer": patch_trainer, "fairseq.tasks.sentence_prediction": patch_task}
-    patches[module.__name__](module)
+    (patch_trainer if module.__name__ == "fairseq.trainer" else patch_task)(module)
