@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from embinit_fairseq.checkpoint_file import options_of, updates_of
 from embinit_fairseq.checkpoints.loading import load_checkpoint
-from embinit_fairseq.checkpoints.preparations import check_same_preparation
+from embinit_fairseq.checkpoints.trained_preparation import check_same_preparation
 from embinit_fairseq.errors import CheckpointError, OptionError, counted
 from embinit_fairseq.io import check_file, whole_file
 

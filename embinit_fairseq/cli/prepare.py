@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """Check, print what was found, prepare, print a summary."""
     from embinit_fairseq.corpora.checks import attention, table_rows
     from embinit_fairseq.corpora.plan import PrepareRequest, make_plan
-    from embinit_fairseq.corpora.preparation import check_texts, prepare
+    from embinit_fairseq.corpora.prepare_texts import check_texts, prepare
 
     names = {name: tuple(getattr(args, name)) for name in ("texts", "text_columns")}
     plan = make_plan(request_of(PrepareRequest, args, **names))

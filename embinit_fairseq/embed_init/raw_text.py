@@ -13,7 +13,7 @@ from typing import Any, Optional
 from fairseq.data.encoders import register_tokenizer
 from fairseq.dataclass import FairseqDataclass
 
-from embinit_fairseq.checkpoints.preparations import languages_of_task, record_of_side, unknown_preparation
+from embinit_fairseq.checkpoints.trained_preparation import languages_of_task, record_of_side, unknown_preparation
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.vocab.preparation_options import written
 from embinit_fairseq.vocab.preparation_record import FILE

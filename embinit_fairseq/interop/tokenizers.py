@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embinit_fairseq.checkpoints.preparations import (
+from embinit_fairseq.checkpoints.trained_preparation import (
     other_suggestion,
     refuse_options,
     stated_steps,

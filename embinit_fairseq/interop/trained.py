@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from embinit_fairseq.checkpoint_file import options_of, updates_of
 from embinit_fairseq.checkpoints.build import UNKNOWN_LANGUAGES, Builder, Texts, languages_of
 from embinit_fairseq.checkpoints.loading import check_dictionary, load_model_checkpoint
-from embinit_fairseq.checkpoints.preparations import find_preparation
+from embinit_fairseq.checkpoints.trained_preparation import find_preparation
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
 from embinit_fairseq.interop.architectures import ARCHITECTURES, Architecture
 from embinit_fairseq.models._hub import tokens_of_input

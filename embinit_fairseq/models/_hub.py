@@ -12,7 +12,7 @@ from fairseq import hub_utils, utils
 from fairseq.data import encoders
 from torch import Tensor, nn
 
-from embinit_fairseq.checkpoints.preparations import (
+from embinit_fairseq.checkpoints.trained_preparation import (
     languages_of_task,
     other_suggestion,
     record_of_side,

@@ -23,11 +23,16 @@ from embinit_fairseq.init.given import rows_to_average, with_vectors
 from embinit_fairseq.init.methods import DISTILL, METHODS, Given, Recipe, new_rows, recipe_of
 from embinit_fairseq.init.weights import DRAWN, bound_entries
 from embinit_fairseq.io import read_lines, sha256
+from embinit_fairseq.resize.carried_preparation import (
+    PREPARATION_FILES,
+    carry_preparation,
+    old_preparation,
+    old_segmentation,
+)
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.distill import Distillation, Progress, Saved, distill
 from embinit_fairseq.resize.new_segmentation import write_segmentation
 from embinit_fairseq.resize.old_model import MethodRequest, OldModel, files_of, open_old_model
-from embinit_fairseq.resize.prepared import PREPARATION_FILES, carry_preparation, old_preparation, old_segmentation
 from embinit_fairseq.resize.symbol_tensors import output_names
 from embinit_fairseq.vectors.open import SourceSpec
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler

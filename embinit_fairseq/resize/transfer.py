@@ -21,9 +21,9 @@ from embinit_fairseq.init.given import transfer_given, with_vectors
 from embinit_fairseq.init.methods import METHODS, Recipe, new_rows, recipe_of
 from embinit_fairseq.init.symbols import Symbols, shared_rows, symbols_of
 from embinit_fairseq.init.weights import COMPOSED, COPIED, KINDS, Weights, bound_entries
+from embinit_fairseq.resize.carried_preparation import PREPARATION_FILES, carry_preparation
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.old_model import MethodRequest, OldModel, check_order, files_of, open_old_model
-from embinit_fairseq.resize.prepared import PREPARATION_FILES, carry_preparation
 from embinit_fairseq.resize.symbol_tensors import output_names
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
 from embinit_fairseq.vocab.preparation_record import read_preparation

@@ -18,10 +18,15 @@ import numpy as np
 
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.io import read_lines
+from embinit_fairseq.resize.carried_preparation import (
+    PREPARATION_FILES,
+    carry_preparation,
+    old_preparation,
+    old_segmentation,
+)
 from embinit_fairseq.resize.core import CHECKPOINT_FILES, Change, resized
 from embinit_fairseq.resize.new_segmentation import symbols_that_spell, write_restricted
 from embinit_fairseq.resize.old_model import OldModel, Request, open_old_model
-from embinit_fairseq.resize.prepared import PREPARATION_FILES, carry_preparation, old_preparation, old_segmentation
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS, Vocabulary, is_filler, parse_line
 from embinit_fairseq.vocab.segmentation import Segmentation, text_symbols
 from embinit_fairseq.vocab.step_files import given_files

@@ -111,7 +111,7 @@ def _records(place: Path, translated: Translations, with_checkpoint: bool) -> It
     path = (translated.option("path") or "").split(os.pathsep)[0]
     if with_checkpoint and Path(path).is_file():
         from embinit_fairseq.checkpoints.loading import load_model_checkpoint
-        from embinit_fairseq.checkpoints.preparations import entries_in
+        from embinit_fairseq.checkpoints.trained_preparation import entries_in
 
         entries, where = entries_in(load_model_checkpoint(path)), f"the {FILE} in {path}"
         yield from ((where, recorded_in(entries[name], where)) for name in names if name in entries)

@@ -13,7 +13,7 @@ import torch
 
 from embinit_fairseq.checkpoints.averaging import average, best_checkpoints, last_checkpoints
 from embinit_fairseq.checkpoints.loading import load_checkpoint
-from embinit_fairseq.checkpoints.preparations import OPTION
+from embinit_fairseq.checkpoints.trained_preparation import OPTION
 from embinit_fairseq.errors import CheckpointError, DataError
 
 

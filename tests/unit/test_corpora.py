@@ -550,7 +550,7 @@ def test_classes_that_are_numbers_are_in_their_order_and_quotation_marks_are_tex
 def test_subwords_are_learned_of_the_training_text_evenly_spaced(tmp_path, printed, monkeypatch, kind):
     """Every second line, if a text has twice as many lines as are read; and no line of another split."""
     sentencepiece = pytest.importorskip("sentencepiece")
-    monkeypatch.setattr("embinit_fairseq.corpora.preparation.MOST_LINES", 8)
+    monkeypatch.setattr("embinit_fairseq.corpora.prepare_texts.MOST_LINES", 8)
     files = [write(tmp_path / "train.txt", ["ab ba", "xy"] * 8)]
     files += [write(tmp_path / f"{name}.txt", ["cd dc"] * 8) for name in ("valid", "test")]
     size = ("--sentencepiece-size", "9", "--sentencepiece-type", kind, "--jobs", "1")

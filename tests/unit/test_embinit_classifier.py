@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from small_models import ARCHITECTURES, dictionary, task_of
 from tupe_reference import linear, normed
 
-from embinit_fairseq.checkpoints.preparations import RECORDS, records_of_task
+from embinit_fairseq.checkpoints.trained_preparation import RECORDS, records_of_task
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.models.embinit_classifier import ClassifierHub, EmbinitClassifier, EmbinitClassifierConfig
 from embinit_fairseq.vocab.preparation_record import record_preparation

@@ -32,7 +32,7 @@ from hf_exports import opened_here as opened_here
 pytest.importorskip("transformers")
 from transformers import AutoTokenizer
 
-from embinit_fairseq.checkpoints.preparations import OPTION
+from embinit_fairseq.checkpoints.trained_preparation import OPTION
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError, OptionError, VectorFileError
 from embinit_fairseq.interop.trained import open_trained

@@ -10,7 +10,7 @@ import pytest
 from expand_checkpoints import make
 
 from embinit_fairseq.checkpoints.loading import load_checkpoint
-from embinit_fairseq.checkpoints.preparations import OPTION, find_preparation
+from embinit_fairseq.checkpoints.trained_preparation import OPTION, find_preparation
 from embinit_fairseq.vocab.preparation_options import parse_steps
 from embinit_fairseq.vocab.preparation_record import entries_of, read_preparation, record_preparation
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embinit_fairseq.checkpoints.preparations import (
+from embinit_fairseq.checkpoints.trained_preparation import (
     OPTION,
     check_same_preparation,
     find_preparation,

@@ -14,10 +14,15 @@ from segmentations import KINDS, NEW_TEXT, TRAINING, mark_of, opened, subwords_o
 from segmentations import files as files
 
 from embinit_fairseq.checkpoints.loading import load_checkpoint
-from embinit_fairseq.checkpoints.preparations import OPTION, find_preparation, records_for_checkpoints, records_in
+from embinit_fairseq.checkpoints.trained_preparation import (
+    OPTION,
+    find_preparation,
+    records_for_checkpoints,
+    records_in,
+)
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.resize.prepared import _missed
+from embinit_fairseq.resize.carried_preparation import _missed
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.preparation_options import parse_steps, written
 from embinit_fairseq.vocab.preparation_record import read_preparation, record_preparation

@@ -21,7 +21,7 @@ from run_folders import (
 )
 from segmentations import train
 
-from embinit_fairseq.checkpoints.preparations import OPTION
+from embinit_fairseq.checkpoints.trained_preparation import OPTION
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.runs.log import CONFIGURATION
 from embinit_fairseq.runs.translations import SEARCH, read_translations

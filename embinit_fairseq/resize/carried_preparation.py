@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq.checkpoints.preparations import find_preparation, stated_steps
+from embinit_fairseq.checkpoints.trained_preparation import find_preparation, stated_steps
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.resize.old_model import OldModel
 from embinit_fairseq.vocab.dictionary import read_dictionary
