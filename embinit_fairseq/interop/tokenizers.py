@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import json
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,20 +26,20 @@ from embinit_fairseq.checkpoints.trained_preparation import (
     unknown_preparation,
 )
 from embinit_fairseq.errors import DataError, OptionError, counted
+from embinit_fairseq.interop.compared_text import FORMS, are_numbers, binarised_ids, made_up_lines, user_text
 from embinit_fairseq.interop.remote import code_files
 from embinit_fairseq.interop.trained import TARGET, Side, Trained
 from embinit_fairseq.interop.verify_export import DifferentOutput
 from embinit_fairseq.io import read_json, read_lines, temporary_folder
 from embinit_fairseq.vectors.hf_vocab import EXPORTED_CLASS, EXPORTED_FILES
 from embinit_fairseq.vocab.cleaning import MASK
-from embinit_fairseq.vocab.dictionary import is_filler, is_number, vocabulary_of
-from embinit_fairseq.vocab.preparation_options import GLUED, suggested
+from embinit_fairseq.vocab.dictionary import vocabulary_of
+from embinit_fairseq.vocab.preparation_options import suggested
 from embinit_fairseq.vocab.preparation_record import FILE
 from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
 from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
 from embinit_fairseq.vocab.step_files import STEP_FILES, contents, given_files
-from embinit_fairseq.vocab.subword_styles import CONTINUES, detect_style
-from embinit_fairseq.vocab.text_checks import MOST_MARKED, pieces_left
+from embinit_fairseq.vocab.subword_styles import detect_style
 
 if TYPE_CHECKING:
     from embinit_fairseq.interop.export import ExportRequest
@@ -53,17 +52,7 @@ TOKENIZER_FILES = (
     *("steps.py", "preparation.py"),  # of earlier exports
     *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "chat_template.jinja"),
 )
-_TEXT, _GPT2 = "--verify-text", "--gpt2-bpe"
-#: number of made-up lines
-_LINES = 200
-#: form of a text -> its name for people
-_FORMS = {
-    "raw": "raw text",
-    "bpe": f"subwords (`or{CONTINUES} an{CONTINUES} ge`)",
-    "sentencepiece": "subwords (`▁or ange`)",
-    "numbers": "numbers of GPT-2's pieces",
-    "words": "Moses' words",
-}
+_GPT2 = "--gpt2-bpe"
 #: subword style of a dictionary -> form of a text in its symbols, option for a tokenizer that takes raw text
 _SEGMENTERS = {"subword_nmt": ("bpe", "--bpe-codes"), "sentencepiece": ("sentencepiece", "--sentencepiece-model")}
 
@@ -78,7 +67,7 @@ class Tokenizer:
         side: the side.
         symbols_of: fairseq's pipeline, from text to symbols separated by spaces.
         made_up: lines of text.
-        text: the user's lines, and their form (a key of `_FORMS`). All forms but `raw` are symbols already.
+        text: the user's lines, and their form (a key of `FORMS`). All forms but `raw` are symbols already.
         recorded: the recorded pipeline, with which the user's lines are compared; None without a record.
         binarised: fairseq's ids of the user's lines in the data of --verify-bin; None without the option.
         is_given: the user names it, so that it is exported or refused.
@@ -153,7 +142,7 @@ class Tokenizer:
         ids = [row for line in self.expected[: len(lines)] for row in line if row not in ends]
         unknown = ids.count(dictionary.unk()) / max(1, len(ids))
         compared = None if self.binarised is None else sum(MASK not in line.lower() for line in lines)
-        return {"path": path, "lines": len(lines), "form": _FORMS[form], "unknown": unknown, "binarised": compared}
+        return {"path": path, "lines": len(lines), "form": FORMS[form], "unknown": unknown, "binarised": compared}
 
 
 def choose_tokenizer(request: ExportRequest, trained: Trained, name: str = "") -> Tokenizer:
@@ -171,7 +160,7 @@ def choose_tokenizer(request: ExportRequest, trained: Trained, name: str = "") -
     chosen = _chosen(request, side)
     if request.verify_bin is None:
         return chosen
-    return replace(chosen, binarised=_binarised(request.verify_bin, side, len(chosen.text[0])))
+    return replace(chosen, binarised=binarised_ids(request.verify_bin, side, len(chosen.text[0])))
 
 
 def _chosen(request: ExportRequest, side: Side) -> Tokenizer:
@@ -251,16 +240,16 @@ def _words(request: ExportRequest, side: Side) -> Tokenizer:
     from tokenizers import Regex, models, pre_tokenizers
 
     form, segmenter = _form_of_symbols(side)
-    text = _user_text(request, side, (form,), segmenter)
+    text = user_text(request, side, (form,), segmenter)
     split = pre_tokenizers.Split(Regex(r"[\s\x1c-\x1f]+"), behavior="removed")
     files = _fast_files(side, models.WordLevel(dict(side.dictionary.indices), unk_token="<unk>"), split)
-    why = f"{_FORMS[form]} between spaces, as in dict.txt" + ("" if form == "raw" else f" (raw text: {segmenter})")
-    return Tokenizer(files, why, side, str, _made_up(side.symbols, " ".join), text)
+    why = f"{FORMS[form]} between spaces, as in dict.txt" + ("" if form == "raw" else f" (raw text: {segmenter})")
+    return Tokenizer(files, why, side, str, made_up_lines(side.symbols, " ".join), text)
 
 
 def _form_of_symbols(side: Side) -> tuple[str, str]:
     """Return the form of a text in the symbols of a dictionary, and the option for a tokenizer that takes raw text."""
-    if _is_numbers(side.symbols):
+    if are_numbers(side.symbols):
         return "numbers", _GPT2
     style = detect_style(side.symbols)
     if style in _SEGMENTERS:
@@ -318,7 +307,7 @@ def _python(request: ExportRequest, side: Side) -> Tokenizer:
         prepare("")
     except ImportError as error:
         raise OptionError(f"{error}, or say how text is prepared by --preparation") from error
-    text = _user_text(request, side, ("raw",))
+    text = user_text(request, side, ("raw",))
     content = prepare.content
     files: dict[str, str | bytes] = {"vocab.txt": "".join(f"{symbol}\n" for symbol in side.symbols)}
     files |= {name: content[option] for option, name in EXPORTED_FILES.items() if content.get(option) is not None}
@@ -327,7 +316,7 @@ def _python(request: ExportRequest, side: Side) -> Tokenizer:
     needs = sorted({library for step in prepare.steps for library in STEPS[step["step"]].needs})
     described = ", ".join(STEPS[step["step"]].help for step in prepare.steps) or "words between spaces"
     why = f"raw text ({described}), in Python{f' (needs {chr(32).join(needs)})' if needs else ''}{doubt}"
-    made_up = _made_up(side.symbols, prepare.text) + _made_up(side.symbols, " ".join)
+    made_up = made_up_lines(side.symbols, prepare.text) + made_up_lines(side.symbols, " ".join)
     recorded = None
     if side.recorded is not None:
         recorded = _pipeline(side.recorded.preparation(side.symbols, _given(request)))
@@ -343,7 +332,7 @@ def _marian(request: ExportRequest, side: Side, prepare: Preparation) -> Tokeniz
     files: dict[str, str | bytes] = dict.fromkeys(("source.spm", "target.spm"), prepare.content["model"])
     files["vocab.json"] = json.dumps(dict(side.dictionary.indices))
     files["tokenizer_config.json"] = _config(side, "MarianTokenizer")
-    made_up, text = _made_up(side.symbols, prepare.text), _user_text(request, side, ("raw",))
+    made_up, text = made_up_lines(side.symbols, prepare.text), user_text(request, side, ("raw",))
     why = "subwords of sentencepiece, of raw text"
     return Tokenizer(files, why, side, lambda line: " ".join(prepare(line)), made_up, text)
 
@@ -386,15 +375,9 @@ def _gpt2(request: ExportRequest, side: Side) -> Tokenizer:
     split, decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     model = models.BPE(vocabulary, merges, fuse_unk=False)
     files = _fast_files(side, model, split, decoder, mask_takes_space=True)
-    made_up, text = _made_up(list(numbers), decoder.decode), _user_text(request, side, ("raw",))
+    made_up, text = made_up_lines(list(numbers), decoder.decode), user_text(request, side, ("raw",))
     why = "GPT-2's byte-level BPE of raw text, in which a written </s> is that symbol (in fairseq it is text)"
     return Tokenizer(files, why, side, symbols_of, made_up, text)
-
-
-def _is_numbers(symbols: Sequence[str]) -> bool:
-    """Return True if a dictionary or a text holds numbers of GPT-2's pieces."""
-    words = [symbol for symbol in symbols if not symbol.startswith("<") and not is_filler(symbol)]
-    return len(words) > 1 and all(map(is_number, words))
 
 
 def _copied(request: ExportRequest, side: Side) -> Tokenizer:
@@ -425,7 +408,7 @@ def _copied(request: ExportRequest, side: Side) -> Tokenizer:
             f"--tokenizer {path}: {name} has the id {row}, in {side.path} {expected} ({len(different):,} differ): "
             "give the tokenizer that the dictionary was made of"
         )
-    made_up, text = _made_up(side.symbols, opened.convert_tokens_to_string), _user_text(request, side, tuple(_FORMS))
+    made_up, text = made_up_lines(side.symbols, opened.convert_tokens_to_string), user_text(request, side, tuple(FORMS))
     with temporary_folder() as folder:
         opened.save_pretrained(str(folder))
         files = {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
@@ -434,78 +417,3 @@ def _copied(request: ExportRequest, side: Side) -> Tokenizer:
         return " ".join(opened.tokenize(line))
 
     return Tokenizer(files, f"copied from {path}", side, symbols_of, made_up, text, is_given=True)
-
-
-# ---- text that is compared ------------------------------------------------------------------------------------------
-
-
-def _user_text(request: ExportRequest, side: Side, forms: Sequence[str], segmenter: str = "") -> tuple[list[str], str]:
-    """Return the lines of --verify-text and their form; raise DataError if the form is not one of `forms`.
-
-    With a record text is raw, whatever it looks like: it may quote subwords.
-    segmenter: the option for a tokenizer that takes raw text.
-    """
-    path = request.verify_text
-    if path is None:
-        return [], "raw"
-    numbered = list(read_lines(path, DataError, _TEXT))
-    lines = [line for _, line in numbered]
-    words = [word for line in lines for word in line.split()]
-    if not words:
-        raise DataError(f"{_TEXT} {path}: no text in it; give a sentence a line")
-    if side.recorded is not None and "raw" in forms:
-        return lines, "raw"
-    marked, form = pieces_left(lines) or (0, "raw")
-    if marked > MOST_MARKED * len(lines):
-        pass  # subwords
-    elif "words" in forms and not any(map(GLUED.search, words)):
-        form = "words"
-    else:
-        form = "numbers" if _is_numbers(side.symbols) and _is_numbers(words) else "raw"
-    if form not in forms:
-        remedy = f"{segmenter}, which segments it, or the text after" if form == "raw" else "the text before"
-        expected = " or ".join(_FORMS[form] for form in forms)
-        shows = GLUED.search if form == "raw" else lambda word: pieces_left([word])
-        shown = (f" ({word[:60]!r} in line {n})" for n, line in numbered for word in line.split() if shows(word))
-        found = _FORMS[form].partition(" (")[0] + next(shown, "")
-        raise DataError(f"{_TEXT} {path}: found {found}, expected {expected}: give {remedy} segmentation")
-    return lines, form
-
-
-def _binarised(prefix: str, side: Side, lines: int) -> list[list[int]]:
-    """Return the ids of each sentence of binarised data, as the model's input.
-
-    Args:
-        prefix: path without `.bin`.
-        side: whose dictionary it was binarised with.
-        lines: number of the lines that it must have.
-
-    Raises:
-        DataError: there is no such data, or it has another number of sentences.
-    """
-    from fairseq.data import data_utils
-
-    data = data_utils.load_indexed_dataset(prefix, side.dictionary, None)
-    if data is None:
-        raise DataError(
-            f"--verify-bin {prefix}: no {prefix}.idx and .bin; give the path without ending, bin/valid, say"
-        )
-    if len(data) != lines:
-        raise DataError(
-            f"--verify-bin {prefix}: {counted(len(data), 'sentence')}, expected {lines:,} as in {_TEXT}: give the text "
-            "that it was binarised from, line by line (the step cleaned makes several sentences of a line)"
-        )
-    return [[*side.before, *ids.tolist()] for ids in data]
-
-
-def _made_up(symbols: Sequence[str], join: Callable[[list[str]], str]) -> list[str]:
-    """Return text over a dictionary, with unknown words and superfluous spaces."""
-    draw = random.Random(1)
-    symbols = [symbol for symbol in symbols[4:] if not symbol.startswith("<")]
-    letters = sorted({letter for symbol in symbols for letter in symbol}) or ["a"]
-    lines = ["", "  two  blanks ", "Ünknøwn 未知 ???"]
-    for _ in range(_LINES):
-        words = [draw.choice(symbols) for _ in range(draw.randint(1, 12))] if symbols else []
-        words.insert(draw.randrange(len(words) + 1), "".join(draw.choices(letters, k=draw.randint(1, 9))))
-        lines.append(join(words))
-    return lines
