@@ -346,10 +346,28 @@ def transfer(records: Path) -> Iterator[Claim]:
 
 
 def of_controls(records: Path) -> Iterator[Claim]:
-    """Yield the tables of the page of controls."""
+    """Yield the tables of the page of controls, and what other pages say of them."""
     for part in controls.PARTS:
         for row in part(records):
-            yield row, CONTROLS if row.startswith("|") else CONTROLS + FINDINGS
+            yield row, CONTROLS
+    runs = controls.random_and_raw(records)
+    large, raw = (
+        controls.cost(controls.of_seeds(runs, *arm, "added"), controls.of_seeds(runs, "1x", "on", "added"))
+        for arm in (("10x", "on"), ("raw", "one"))
+    )
+    yield f"takes {controls.taken_away(runs, 'added')} of {statistics.mean(large):.2f} bits away", FINDINGS
+    yield f"half of {statistics.mean(raw):.2f} bits", FINDINGS
+    few = runs_by(records / "content.csv", "pairs", "init", "seed")
+    arms = (controls.of_seeds(few, "1000", init) for init in ("xavier", "oracle"))
+    yield f"gain {around(controls.cost(*arms), 3)} bits", FINDINGS
+    found, _, none = controls.perplexities_of_words(records)
+    for method, name in (("subword", "subwords gain"), ("zeros", "zeros")):
+        gained = [none[model] - found[method][model] for model in none]
+        yield f"{name} {around(gained, 1)}", FINDINGS
+    plateau = {arm: run["epochs"] for arm, run in runs_by(records / "plateau.csv", "model", "vectors", "seed").items()}
+    for model, name in (("tupe_a", "TUPE-A has"), ("bert_ad", "BERT-A^d")):
+        ends = [f"{plateau[model, 'vectors', seed][-1]['valid_loss']:.2f}" for seed in "12"]
+        yield f"{name} {' and '.join(ends)}", MLM
 
 
 PARTS = (

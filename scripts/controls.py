@@ -86,17 +86,25 @@ def step_size(records: Path) -> Iterator[str]:
     yield from _remedy(runs, xavier)
 
 
+def taken_away(runs: Runs, place: str, baseline: tuple[str, str] = ("1x", "on")) -> str:
+    """Return the share of the cost of ten times the sigma that a rate times sigma takes away, in %."""
+    xavier = of_seeds(runs, *baseline, place)
+    large, with_rate = (statistics.mean(cost(of_seeds(runs, "10x", rate, place), xavier)) for rate in ("on", "sigma"))
+    return f"{100 - 100 * with_rate / large:.0f} %"
+
+
 def _remedy(runs: Runs, xavier: dict[str, dict[str, dict[str, Any]]]) -> Iterator[str]:
-    """Yield how much of the cost of ten times the sigma a rate times sigma takes away."""
-    better = of_seeds(runs, "1x", "4", "added")
-    arms = {place: [of_seeds(runs, "10x", rate, place) for rate in ("on", "sigma")] for place in PLACES}
-    for name, place, baseline in (
-        ("with added positions", "added", xavier["added"]),
-        ("with untied ones", "untied", xavier["untied"]),
-        ("against Xavier's numbers at four times the rate", "added", better),
+    """Yield what a rate times sigma takes away, and what it leaves."""
+    yield f"{taken_away(runs, 'added')} with added positions"
+    yield f"{taken_away(runs, 'untied')} with untied ones"
+    yield f"{taken_away(runs, 'added', ('1x', '4'))} against Xavier's numbers at four times the rate"
+    for place, title in (
+        ("added", "with added positions"),
+        ("untied", "with untied ones"),
+        ("absent", "without positions"),
     ):
-        large, with_rate = (statistics.mean(cost(arm, baseline)) for arm in arms[place])
-        yield f"{100 - 100 * with_rate / large:.0f} % {name}"
+        if rest := cost(of_seeds(runs, "10x", "sigma", place), xavier[place]):
+            yield f"{shown(rest)} {title}"
 
 
 # ---- 2. Content ------------------------------------------------------------------------------------------------------
@@ -119,7 +127,7 @@ def content(records: Path) -> Iterator[str]:
 # ---- 3. New words ----------------------------------------------------------------------------------------------------
 
 
-def word_perplexities(records: Path) -> tuple[dict[str, dict[str, float]], int, dict[str, float]]:
+def perplexities_of_words(records: Path) -> tuple[dict[str, dict[str, float]], int, dict[str, float]]:
     """Return method -> model -> perplexity after 500 updates; when `none` has read as much text, and its numbers."""
     found: dict[tuple[str, int], dict[str, float]] = {}
     with open(records / "equal_text.csv", encoding="utf-8", newline="") as file:
@@ -131,7 +139,7 @@ def word_perplexities(records: Path) -> tuple[dict[str, dict[str, float]], int, 
 
 def equal_text(records: Path) -> Iterator[str]:
     """Yield perplexities after 500 updates, and of `none` after as much text, one per language model."""
-    found, last, equal = word_perplexities(records)
+    found, last, equal = perplexities_of_words(records)
     fewer = found["none"]
 
     def numbers(values: Iterable[float]) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-from controls import ARMS, of_seeds, random_and_raw, word_perplexities
+from controls import ARMS, of_seeds, perplexities_of_words, random_and_raw
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from records import best_epoch, read
@@ -186,7 +186,7 @@ def duo_fairly(records: Path) -> Figure:
 def equal_text(records: Path) -> Figure:
     """Draw by how much new words lower the perplexity, a dot per language model: at equal updates, at equal text."""
     figure, axes = panels(2)
-    found, last, at_equal_text = word_perplexities(records)
+    found, last, at_equal_text = perplexities_of_words(records)
     references = {"equal updates": found["none"], f"equal text ({last} updates without new words)": at_equal_text}
     for panel, (title, none) in zip(axes, references.items()):
         methods = {method: found[method] for method in ("subword", "zeros", "avg")}

@@ -191,7 +191,7 @@ def _check_ids(reader: VectorReader, vocabulary: Vocabulary) -> None:
     """Raise CoverageError if numbers among words would be taken for ids of subwords."""
     symbols = ", ".join([vocabulary.symbols[row] for row in np.flatnonzero(vocabulary.regular)[:3]])
     words = reader.first_words()
-    if reader.has_ids and not vocabulary.has_ids:
+    if reader.has_ids and vocabulary.has_words:
         raise CoverageError(
             f"{reader.path}: its words are ids of subwords ({', '.join(words[:3])}, ...), and the dictionary has words "
             f"({symbols}, ...), whose numbers would take the vectors of ids; {WRITE_SUBWORDS}, or choose vectors of "

@@ -10,7 +10,7 @@ import numpy as np
 
 from embinit_fairseq.errors import DataError
 from embinit_fairseq.init.weights import Combination
-from embinit_fairseq.vocab.dictionary import WRITE_SUBWORDS, Vocabulary, are_ids
+from embinit_fairseq.vocab.dictionary import WRITE_SUBWORDS, Vocabulary, are_ids, are_words
 from embinit_fairseq.vocab.matching import Matcher
 from embinit_fairseq.vocab.subword_styles import Token, as_text, detect_style, parse, spell, unmarked
 
@@ -50,8 +50,13 @@ class Symbols:
 
     @property
     def has_ids(self) -> bool:
-        """Return True if the words are ids of subwords, most of them at least."""
+        """Return True if all words are ids of subwords."""
         return are_ids([self.names[row] for row in self.words])
+
+    @property
+    def has_words(self) -> bool:
+        """Return True if most words are no numbers."""
+        return are_words([self.names[row] for row in self.words])
 
     def token(self, row: int) -> Token:
         """Return the token of a row's symbol."""
@@ -77,12 +82,12 @@ def shared_rows(old: Symbols, new: Symbols, flags: tuple[str, str] = ("old", "ne
     Raises:
         DataError: one has ids of subwords, the other words, whose numbers are not these ids.
     """
-    if old.has_ids != new.has_ids:
-        (flag, ids), (_, words) = sorted(zip(flags, (old, new)), key=lambda pair: not pair[1].has_ids)
-        raise DataError(
-            f"{flag}: its symbols are ids of subwords ({_first(ids)}), the other dictionary has words "
-            f"({_first(words)}), whose numbers would take the rows of ids; {WRITE_SUBWORDS}"
-        )
+    for flag, ids, others in ((flags[0], old, new), (flags[1], new, old)):
+        if ids.has_ids and others.has_words:
+            raise DataError(
+                f"{flag}: its symbols are ids of subwords ({_first(ids)}), the other dictionary has words "
+                f"({_first(others)}), whose numbers would take the rows of ids; {WRITE_SUBWORDS}"
+            )
     # of a repeated `<s>` the first row is fairseq's own symbol, the last one that of text
     others = [(name, row) for row, name in enumerate(old.names) if not old.word[row]]
     first, last = dict(reversed(others)), dict(others)

@@ -83,7 +83,7 @@ def _step(text: str, lang: str | None) -> Step:
     if "lang" in entry.options:
         given["lang"] = _language(f"--detokenize {name}", lang)
     if file:
-        given |= contents({"model": file}, ())
+        given["model"] = contents({"model": file}, ())["model"]
     with libraries():
         undo: Any = entry.undo(**{**entry.options, **given})  # type: ignore[misc]  # the steps of NAMES have one
     return (lambda line: undo(line.split())) if entry.subwords else undo

@@ -95,7 +95,7 @@ class VectorReader:
 
     @property
     def has_ids(self) -> bool:
-        """Return True if the words are known to be ids of subwords."""
+        """Return True if all words are known to be ids of subwords."""
         return False
 
     @property

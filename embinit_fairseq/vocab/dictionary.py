@@ -69,8 +69,13 @@ class Vocabulary:
 
     @property
     def has_ids(self) -> bool:
-        """Whether most symbols are numbers: of GPT-2's subwords (RoBERTa, BART), of units of speech."""
+        """Whether all symbols are numbers: of GPT-2's subwords (RoBERTa, BART), of units of speech."""
         return are_ids([self.symbols[row] for row in np.flatnonzero(self.regular).tolist()])
+
+    @property
+    def has_words(self) -> bool:
+        """Whether most symbols that mean text are no numbers."""
+        return are_words([self.symbols[row] for row in np.flatnonzero(self.regular).tolist()])
 
     @property
     def pad_row(self) -> int | None:
@@ -79,11 +84,13 @@ class Vocabulary:
 
 
 def are_ids(words: Sequence[str]) -> bool:
-    """Return True if most of the words, and more than the ten digits of a text, are numbers: ids of subwords.
+    """Return True for more than ten numbers: ids of subwords, not the digits of a text."""
+    return len(words) > _DIGITS and all(map(is_number, words))
 
-    Not all of them: a dictionary of ids may have got new words.
-    """
-    return sum(map(is_number, words)) > max(_DIGITS, len(words) / 2)
+
+def are_words(words: Sequence[str]) -> bool:
+    """Return True if fewer than half are numbers; a dictionary of ids may have got a few words."""
+    return 2 * sum(map(is_number, words)) < len(words)
 
 
 def is_number(symbol: str) -> bool:

@@ -100,9 +100,13 @@ def empty_user_dirs(folder: Path) -> None:
     (folder / "plugin_of_colleague" / "__init__.py").touch()
     import_user_module(Namespace(user_dir=f"{package}{os.pathsep}{folder / 'plugin_of_colleague'}"))
     assert {"my_plugin", "plugin_of_colleague"} <= set(sys.modules)
-    with mock.patch("sys.argv", ["fairseq-train", "data", "--user-dir", "one", "--user-dir=other"]):
-        with refused(f"--user-dir one{os.pathsep}other"):
-            options.get_training_parser()
+    (folder / "third_plugin").mkdir()
+    (folder / "third_plugin" / "__init__.py").touch()
+    words = ["data", "--user-dir", str(folder / "third_plugin"), f"--user-dir={package}"]
+    with mock.patch("sys.argv", ["fairseq-train", *words]):
+        given = options.get_training_parser().parse_known_args(words)[0]
+    assert given.user_dir == f"{folder / 'third_plugin'}{os.pathsep}{package}"
+    assert "third_plugin" in sys.modules
 
 
 def third_party_registries() -> None:

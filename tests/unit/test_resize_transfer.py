@@ -176,7 +176,7 @@ def test_words_are_shared_whatever_their_segmenter_writes() -> None:
 
 def test_numbers_of_a_text_are_no_ids() -> None:
     """RoBERTa's dictionary has ids of subwords, of which 10 may be any text; another dictionary of ids has the same."""
-    ids, words = symbols(*map(str, range(5, 17))), symbols("the", "10", "7")
+    ids, words = symbols(*map(str, range(5, 17))), symbols("the", "of", "and", "10", "7")
     for old, new, flag in ((ids, words, "--dict d.txt"), (words, ids, "--new-dict e.txt")):
         with pytest.raises(DataError, match=rf"^{flag}: .*ids.* write the subword .*encoder\.json"):
             shared_rows(old, new, ("--dict d.txt", "--new-dict e.txt"))

@@ -56,7 +56,7 @@ def test_ids_of_subwords_are_no_numbers_of_a_text(tmp_path):
     write_dictionary(tmp_path, map(str, range(5, 17)))
     path = save_checkpoint(tmp_path, {ENCODER: table(16)})
     with pytest.raises(CoverageError, match=r"ids of subwords.*write the subword .*encoder\.json"):
-        ei.embedding_matrix(["the", "10", "7"], path, "pretrained")
+        ei.embedding_matrix(["the", "of", "and", "10", "7"], path, "pretrained")
     ids = [str(number) for number in range(16, 4, -1)]
     matrix, report = ei.embedding_matrix(ids, path, "pretrained")
     np.testing.assert_array_equal(matrix, table(16)[4:].flip(0))

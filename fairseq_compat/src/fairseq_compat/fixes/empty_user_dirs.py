@@ -1,12 +1,12 @@
-"""A --user-dir without a plugin is imported silently; one that is installed, or several, are refused or ignored.
+"""A --user-dir without a plugin is imported silently; one that is installed is refused, the first of two is ignored.
 
 Symptom: ``--user-dir NAME`` of a plugin that pip installed fails in every folder but one: fairseq accepts paths only.
     A folder without code, such as the clone around a plugin, is imported without complaint (as a namespace package),
     and ``--arch`` is then an invalid choice. Of ``--user-dir A --user-dir B`` the first is ignored.
 Where: fairseq/utils.py:464 (``import_user_module``), fairseq/options.py:231 (``get_parser``).
 Remedy: a name that is no folder but an importable package is that package. A folder that can register nothing raises
-    an error that names the folder and the packages in it. ``--user-dir A:B`` are two plugins; the option given twice is
-    an error that says so.
+    an error that names the folder and the packages in it. ``--user-dir A:B``, or the option given twice, are two
+    plugins.
 """
 
 from __future__ import annotations
@@ -52,15 +52,25 @@ def resolved(module, user_dir: str) -> str:
     return os.path.normpath(folder)
 
 
+class Joined(argparse.Action):
+    """Join the values of an option that is given several times, as if they were one."""
+
+    def __call__(self, parser, namespace, value, option_string=None):
+        before = getattr(namespace, self.dest, None)
+        setattr(namespace, self.dest, value if before in (None, value) else f"{before}{os.pathsep}{value}")
+
+
 def patch_options(module) -> None:
     @wrap(module)
     def get_parser(original, *args, **options):
-        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        parser.add_argument("--user-dir", action="append", default=[])
-        given = dict.fromkeys(parser.parse_known_args()[0].user_dir)
-        if len(given) > 1:
-            raise ValueError(f"--user-dir is given twice; for several plugins: --user-dir {os.pathsep.join(given)}")
-        return original(*args, **options)
+        first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        first.add_argument("--user-dir", action=Joined)
+        module.utils.import_user_module(first.parse_known_args()[0])
+        parser = original(*args, **options)
+        for action in parser._actions:
+            if "--user-dir" in action.option_strings:
+                action.__class__ = Joined
+        return parser
 
 
 def patch(module):
