@@ -9,6 +9,7 @@ Remedy: dictionaries of one name are compared when the task is set up; an error 
 
 from __future__ import annotations
 
+import filecmp
 import os
 
 from fairseq_compat.patches import wrap
@@ -29,7 +30,9 @@ def check_folders(folders: list[str]) -> None:
     for name in sorted(names):
         path = os.path.join(first, name)
         for other in (os.path.join(folder, name) for folder in folders[1:]):
-            if os.path.isfile(other) and symbols_in(other) != symbols_in(path):
+            if not os.path.isfile(other) or filecmp.cmp(path, other, shallow=False):
+                continue
+            if symbols_in(other) != symbols_in(path):
                 raise ValueError(
                     f"{other}: other symbols than {path}, with which all folders are read, so that words would become "
                     f"other words: binarise each folder with one dictionary (fairseq-preprocess --srcdict {path})"
