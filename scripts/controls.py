@@ -180,7 +180,7 @@ TWO_SETS = {
 
 
 def duo(records: Path) -> Iterator[str]:
-    """Yield size, losses, BLEU and time of Duo and of one stream, all with two sets of vectors and dropout 0.3."""
+    """Yield size, losses and BLEU of Duo and of one stream, all with two sets of vectors and dropout 0.3."""
     runs = runs_by(records / "duo-fair.csv", "model", "seed")
     arms = {model: of_seeds(runs, model) for model in TWO_SETS}
     for model, title in TWO_SETS.items():
@@ -189,9 +189,8 @@ def duo(records: Path) -> Iterator[str]:
         found = ", ".join(f"{row['valid_loss']:.3f} ({row['epoch']:.0f})" for row in best)
         scores = ", ".join(f"{float(run['bleu']):.1f} ({float(run['brevity']):.3f})" for run in of_model)
         size = f"{int(next(iter(of_model))['parameters']) / 1e6:.2f}"
-        per_epoch = ", ".join(f"{run['epochs'][-1]['cpu_s'] / run['epochs'][-1]['epoch']:.0f}" for run in of_model)
         difference = "" if model == "duo_two_sets" else shown(cost(arms["duo_two_sets"], arms[model]))
-        yield line(title, size, found, training(arms[model]), scores, per_epoch, difference)
+        yield line(title, size, found, training(arms[model]), scores, difference)
 
 
 PARTS = (step_size, content, equal_text, plateau, duo)

@@ -82,11 +82,11 @@ def shared_rows(old: Symbols, new: Symbols, flags: tuple[str, str] = ("old", "ne
     Raises:
         DataError: one has ids of subwords, the other words, whose numbers are not these ids.
     """
-    for flag, ids, others in ((flags[0], old, new), (flags[1], new, old)):
-        if ids.has_ids and others.has_words:
+    for flag, ids, words in ((flags[0], old, new), (flags[1], new, old)):
+        if ids.has_ids and words.has_words:
             raise DataError(
                 f"{flag}: its symbols are ids of subwords ({_first(ids)}), the other dictionary has words "
-                f"({_first(others)}), whose numbers would take the rows of ids; {WRITE_SUBWORDS}"
+                f"({_first(words)}), whose numbers would take the rows of ids; {WRITE_SUBWORDS}"
             )
     # of a repeated `<s>` the first row is fairseq's own symbol, the last one that of text
     others = [(name, row) for row, name in enumerate(old.names) if not old.word[row]]
