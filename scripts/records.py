@@ -94,12 +94,19 @@ def absorption(slot: dict[str, Any]) -> float | None:
 
 
 def write(args: argparse.Namespace) -> None:
-    """Write one CSV file for all runs below a folder."""
+    """Write one CSV file for all runs below a folder, ordered by their names."""
     folders = sorted(path.parent for path in args.folder.rglob("result.json"))
     if not folders:
         sys.exit(f"error: {args.folder}: no result.json in it; name a folder with runs of embinit run")
-    rows = [row for folder in folders for row in rows_of(folder, folder.relative_to(args.folder).as_posix())]
-    save(rows, [*EPOCH, *FACTS], args.output)
+    runs: dict[str, list[dict[str, Any]]] = {}
+    if args.add:
+        with open(args.output, encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                runs.setdefault(row["run"], []).append(row)
+    for folder in folders:
+        name = folder.relative_to(args.folder).as_posix()
+        runs[name] = [*rows_of(folder, name)]
+    save([row for name in sorted(runs) for row in runs[name]], [*EPOCH, *FACTS], args.output)
 
 
 def save(rows: Sequence[dict[str, Any]], last: Sequence[str], path: Path) -> None:
@@ -236,6 +243,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     writing = commands.add_parser("write", help="write the runs of a folder as CSV")
+    writing.add_argument("--add", action="store_true", help="keep the other runs of the file")
     writing.set_defaults(run=write)
     adapting = commands.add_parser("perplexities", help="write the perplexities of models with new words as CSV")
     adapting.set_defaults(run=perplexities)

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import re
+import shutil
 import statistics
 import sys
 from pathlib import Path
@@ -187,6 +188,15 @@ def test_runs_of_one_name_and_epochs_without_a_validation_are_kept(tmp_path):
     assert [(run["run"], records.loss(run)) for run in runs] == [("1000/xavier.seed1", 3.0), ("4000/xavier.seed1", 2.0)]
     assert ["valid_loss" in row for row in runs[0]["epochs"]] == [False, True]
     assert runs[0]["epochs"][0]["train_loss"] == record["epochs"]["1"]["train_loss"]
+    shutil.rmtree(tmp_path / "1000")  # its run stays in the file
+    record["epochs"]["2"]["valid_loss"] = 1.5
+    for run in ("4000/xavier.seed1", "0500/xavier.seed1"):
+        (tmp_path / run).mkdir(parents=True, exist_ok=True)
+        (tmp_path / run / "result.json").write_text(json.dumps(record))
+    records.main(["write", str(tmp_path), "--output", str(tmp_path / "all.csv"), "--add"])
+    found = {run["run"]: records.loss(run) for run in records.read(tmp_path / "all.csv")}
+    assert found == {"0500/xavier.seed1": 1.5, "1000/xavier.seed1": 3.0, "4000/xavier.seed1": 1.5}
+    assert list(found) == sorted(found)
 
 
 def test_a_table_has_means_and_deviations_over_runs(tmp_path, monkeypatch, capsys):
