@@ -223,11 +223,11 @@ def _continue(
     path, record = checkpoint.path, checkpoint.record
     started = record and record.get("strategy")
     tuned = path == request.finetune_from_model
-    anew = "drop --finetune-from-model to begin anew" if tuned else "name another --save-dir for a new run"
+    remedy = "drop --finetune-from-model for a new run" if tuned else "name another --save-dir for a new run"
     if record is None or started != request.strategy:
         raise OptionError(
             f"--embed-init {request.strategy}: the run of {path}, which would continue, was not initialised so "
-            f"({f'but with {started}' if started else 'it has no report of this flag'}); {anew}, or "
+            f"({f'but with {started}' if started else 'it has no report of this flag'}); {remedy}, or "
             f"{f'give --embed-init {started}' if started else 'leave the flag out'} to continue"
         )
     old = {name: slot for name, slot in record["slots"].items() if name in slots}
@@ -236,7 +236,7 @@ def _continue(
             if then != now:
                 raise OptionError(
                     f"{flag}: {'not given' if now is None else now}, but the run of {path}, which would continue, was "
-                    f"started {'without it' if then is None else f'with {then}'}; {anew}, or give its options to "
+                    f"started {'without it' if then is None else f'with {then}'}; {remedy}, or give its options to "
                     "continue"
                 )
     logger.info("--embed-init %s: weights come from %s, no vectors are read", request.strategy, path)

@@ -1,6 +1,6 @@
-"""What is in the folder of a run: whose it is, whether a call may continue it, and whether anything is left to do.
+"""Read the folder of a run: does it hold this run, may a call continue it, is its training finished?
 
-`record` says which files it has.
+The files of the folder: `record`.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def check_last_checkpoint(folder: Path) -> None:
 
 
 def preparations_of_run(folder: Path, preparations: Mapping[str, Recorded]) -> dict[str, Recorded]:
-    """Return the records of a run's text; those of a folder's run stay where the data have none any more.
+    """Return the records of a run's text; a record of the folder stays if the data have none any more.
 
     Raises:
         DataError: the text of the folder's run was prepared in another way than that of this call.
@@ -157,6 +157,7 @@ def preparations_of_run(folder: Path, preparations: Mapping[str, Recorded]) -> d
 
 
 def command_of(record: Mapping[str, Any]) -> Command:
+    """Return the command of a record."""
     return parse_command(shlex.split(record["command"]), any_program=True)
 
 

@@ -1,9 +1,9 @@
-"""The files that steps of a preparation need: who makes them, how users name them, what a step reads of them.
+"""Describe the files that steps of a preparation need, how users name them, and read them for a step.
 
 option     step           option of the commands   in Python, and fairseq's      copies are called
 codes      bpe            --bpe-codes              bpe_codes                     bpe.codes
 model      sentencepiece  --sentencepiece-model    sentencepiece_model           sentencepiece.model
-tokenizer  huggingface    --tokenizer              - (fairseq's own has the name) tokenizer.json
+tokenizer  huggingface    --tokenizer              none (another option there)   tokenizer.json
 
 Next to codes may be the words that stay whole (glossary.txt) and the file that says that text has the subwords of the
 dictionary only; expand-vocab and trim-vocab write them, and they are read, hashed and copied with the codes.
