@@ -158,16 +158,18 @@ def test_checkpoint_of_fairseq_without_the_fix(tmp_path):
 def test_what_ends_a_training(monkeypatch):
     model = trainer(patience=2)
     model._num_updates, options = 7, model.cfg.optimization
-    assert paused_trainings.reached(model.cfg, model) is None
+    assert paused_trainings.reached(model.cfg, model, 2) is None
     for section, name, value in ((options, "max_update", 7), (options, "stop_time_hours", 1e-9)):
         before = section[name]
         section[name] = value
-        assert f"--{name.replace('_', '-')}" in paused_trainings.reached(model.cfg, model)
+        assert f"--{name.replace('_', '-')}" in paused_trainings.reached(model.cfg, model, 2)
         section[name] = before
     train.should_stop_early.num_runs = 2
-    assert "--patience" in paused_trainings.reached(model.cfg, model)
+    assert "--patience" in paused_trainings.reached(model.cfg, model, 2)
     model._num_updates = 0  # fine-tuning
-    assert paused_trainings.reached(model.cfg, model) is None
+    assert paused_trainings.reached(model.cfg, model, 2) is None
+    options["max_epoch"] = 1  # --reset-optimizer keeps the epoch
+    assert "--max-epoch" in paused_trainings.reached(model.cfg, model, 2)
     monkeypatch.setattr(paused_trainings.State, "finished", "why")
     assert train.train(model.cfg, model, None, None) == ([None], True)
 
@@ -198,7 +200,8 @@ def loaded_by(model, path: Path):
 
     def get_train_iterator(epoch, **_):
         np.random.rand(), random.random(), torch.rand(1)
-        return SimpleNamespace(epoch=epoch, iterations_in_epoch=1, load_state_dict=lambda state: None)
+        position = {"epoch": epoch, "next_epoch_idx": epoch, "iterations_in_epoch": 1}
+        return SimpleNamespace(**position, load_state_dict=lambda state: None)
 
     model.get_train_iterator = get_train_iterator
     model.cfg.checkpoint.restore_file = str(path)

@@ -9,7 +9,8 @@ Symptom: (a) ``--patience`` counts from the start of the process. (b) ``--lr-sch
     epoch of the start, and ``--fix-batches-to-gpus`` with cached data has other batches. (h) What is drawn by numpy,
     such as the layers that wav2vec 2.0 drops, differs. (i) In the log ``wall`` is 0, and ``train_inner`` averages over
     fewer updates. (j) With another ``--best-checkpoint-metric`` the best value is that of the old metric. (k) In a
-    process that trains twice the second training has the best value of the first.
+    process that trains twice the second training has the best value of the first. (l) With ``--restore-file`` of a
+    checkpoint that has ``--max-epoch`` epochs nothing is trained, without a word.
 Where: fairseq_cli/train.py:217 (``should_stop_early``), :333 (``validate_and_save``); fairseq/checkpoint_utils.py:256;
     fairseq/trainer.py:386 (``state_dict``), :457 (``load_checkpoint``), :677; fairseq/data/iterators.py:449, :504;
     fairseq/optim/lr_scheduler/reduce_lr_on_plateau.py:114; fairseq/models/ema/ema.py:96.
@@ -67,7 +68,6 @@ def patch_training(module) -> None:
     def train(original, *args, **kwargs):
         if State.finished is None:
             return original(*args, **kwargs)
-        logger.info(f"no more updates: {State.finished}")
         return [None], True
 
     @wrap(module)
@@ -97,14 +97,16 @@ def is_due(cfg, updates: int, epoch: int, end_of_epoch: bool) -> bool:
     return any(every > 0 and at % every == 0 for every, at in (by_saves, (data.validate_interval_updates, updates)))
 
 
-def reached(cfg, trainer) -> str | None:
+def reached(cfg, trainer, next_epoch: int) -> str | None:
     """Return why a continued training has nothing to do; None if it has."""
     updates, options = trainer.get_num_updates(), cfg.optimization
     hours, runs = trainer.cumulative_training_time() / 3600, getattr(State.stop_early, "num_runs", 0)
+    if 0 < (options.max_epoch or 0) < next_epoch:
+        return f"the checkpoint has {next_epoch - 1} epochs, --max-epoch is {options.max_epoch}"
     if updates == 0:
         return None
     if 0 < (options.max_update or 0) <= updates:
-        return f"the checkpoint has {updates}, --max-update is {options.max_update}"
+        return f"the checkpoint has {updates} updates, --max-update is {options.max_update}"
     if 0 < options.stop_time_hours < hours:
         return f"the training took {hours:.2f} hours, --stop-time-hours is {options.stop_time_hours}"
     if 0 < cfg.checkpoint.patience <= runs:
@@ -121,7 +123,12 @@ def patch_checkpoints(module) -> None:
         State.finished = None
         extra_state, epoch_itr = original(cfg, trainer, **kwargs)
         if extra_state is not None and not extra_state.get("stopped"):
-            State.finished = reached(trainer.cfg, trainer)
+            State.finished = reached(trainer.cfg, trainer, epoch_itr.next_epoch_idx)
+        if State.finished is not None:
+            logger.info(
+                f"no more updates: {State.finished}; raise it to go on, or start a training from these parameters with "
+                "--finetune-from-model CHECKPOINT and another --save-dir"
+            )
         if extra_state is not None and epoch_itr.iterations_in_epoch > 0:
             restore_random(trainer, extra_state.get(KEY, {}))  # the example batch of the iterator may have drawn
         return extra_state, epoch_itr
