@@ -142,7 +142,3 @@ def patch_preprocess(module) -> None:
 
 
 PATCHES = {"fairseq_cli.preprocess": patch_preprocess, "fairseq.tasks.fairseq_task": patch_task}
-
-
-def patch(module):
-    PATCHES[module.__name__](module)
