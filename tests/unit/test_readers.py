@@ -191,7 +191,7 @@ REFUSED = [
     (None, b"word 0 1 2\nthe 0.1 0.2 0.3\n", r"tail -n \+2"),
     (None, b"2 3 4 5 2 2166136261 < >\n0 0.1 0.2 0.3\n1 0.1 0.2 0.3\n", "floret.*give"),
     (None, b"2024 | INFO | x\nS-0\tthe\nP-0\t-0.1 -0.2\nP-1\t-0.1 -0.2\n", "fairseq-generate.*checkpoint"),
-    (None, b"\\data\\\nngram 1=2\n\n\\1-grams:\n-1.5\tthe\t-0.3\n-1.5\ta\t-0.3\n", "ARPA.*give"),
+    (None, b"\\data\\\nngram 1=2\n\n\\1-grams:\n-1.5\tthe\t-0.3\n-1.5\ta\t-0.3\n", "one number per word.*give"),
     (None, b'"word","a","b"\n"the","[0.1","0.2]"\n', r"tail -n \+2 FILE \| tr -d '\"\[\]\(\)' \| tr ',;'"),
     # other tools
     *(
