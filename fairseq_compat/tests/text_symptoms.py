@@ -175,26 +175,25 @@ def bpe_vocabularies(folder: Path) -> None:
         encoders.build_bpe(config)
 
 
-@in_folder
-def text_pairs(folder: Path) -> None:
-    """Sides of other lengths are refused before anything is written; a record goes with its dictionary."""
+def pair_in(folder: Path) -> Namespace:
+    """Options of fairseq-preprocess for two lines in two languages, with dictionaries in `old`."""
     for lang, text in (("de", "a\nb"), ("en", "a\nb\n")):
         (folder / f"train.{lang}").write_text(text)
         (folder / "old").mkdir(exist_ok=True)
         (folder / "old" / f"dict.{lang}.txt").write_text("a 1\nb 1\n")
-    entry = {"steps": [{"step": "bpe"}], "files": {"codes": {"path": "../codes", "sha256": "0"}}}
-    record = {"preparation": 1, "dictionaries": {"dict.de.txt": entry}}
-    (folder / "old" / "preparation.json").write_text(json.dumps(record))
     words = ["-s", "de", "-t", "en", "--trainpref", str(folder / "train"), "--workers", "1"]
     words += ["--srcdict", str(folder / "old" / "dict.de.txt"), "--destdir", str(folder / "new" / "bin")]
-    args = options.get_preprocessing_parser().parse_args(words)
+    return options.get_preprocessing_parser().parse_args(words)
+
+
+@in_folder
+def text_pairs(folder: Path) -> None:
+    """Sides of other lengths are refused before anything is written; a missing side is named."""
+    args = pair_in(folder)
     preprocess.main(args)
-    moved = json.loads((folder / "new" / "bin" / "preparation.json").read_text())
-    assert moved["dictionaries"]["dict.de.txt"]["files"]["codes"]["path"] == "../../codes", moved
-    records_of_other_calls(folder, args, record)
     (folder / "other.de").write_text("a\nb")
     (folder / "other.en").write_text("a\nb\nc\n")
-    args.destdir, good = str(folder / "none"), args.trainpref
+    args.destdir, good, args.srcdict = str(folder / "none"), args.trainpref, None
     for name, prefixes in (("trainpref", "other"), ("validpref", "train,other"), ("testpref", "train,other")):
         setattr(args, name, ",".join(str(folder / prefix) for prefix in prefixes.split(",")))
         with refused("other.de has 2 lines", "other.en 3"):
@@ -206,6 +205,19 @@ def text_pairs(folder: Path) -> None:
     for target, parts in ((None, ("bin: has no target side (train.de-en.en ", "--only-source")), (1, ("its own",))):
         with refused(*parts):
             task.valid_step({"target": target}, mock.Mock(), mock.Mock(side_effect=TypeError("its own")))
+
+
+@in_folder
+def carried_records(folder: Path) -> None:
+    """A record goes with its dictionary."""
+    args = pair_in(folder)
+    entry = {"steps": [{"step": "bpe"}], "files": {"codes": {"path": "../codes", "sha256": "0"}}}
+    record = {"preparation": 1, "dictionaries": {"dict.de.txt": entry}}
+    (folder / "old" / "preparation.json").write_text(json.dumps(record))
+    preprocess.main(args)
+    moved = json.loads((folder / "new" / "bin" / "preparation.json").read_text())
+    assert moved["dictionaries"]["dict.de.txt"]["files"]["codes"]["path"] == "../../codes", moved
+    records_of_other_calls(folder, args, record)
 
 
 def records_of_other_calls(folder: Path, args, record: dict) -> None:
@@ -242,7 +254,6 @@ def records_of_other_calls(folder: Path, args, record: dict) -> None:
         with refused("old/preparation.json", "damaged"):
             preprocess.main(args)
     assert not (folder / "none").exists()
-    args.srcdict = args.tgtdict = None
 
 
 def composed(*arguments: str):
