@@ -209,6 +209,7 @@ def show_errors_as_lines() -> None:
     others = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        """Print an EmbinitError of a command of fairseq as argparse does; leave other errors to the hook before."""
         program = Path(sys.argv[0])
         of_fairseq = program.name.startswith("fairseq-") or program.parent.name == "fairseq_cli"
         if isinstance(error, EmbinitError) and of_fairseq:

@@ -141,10 +141,12 @@ def _old_segmentation(request: TransferRequest, old: Vocabulary) -> Callable[[To
     segment = segmentation.segment_symbol
 
     def by_codes(token: Token) -> list[str]:
+        """Segment by codes, whose subwords inside a word end with a mark."""
         subwords = segment(token.surface)
         return [*subwords[:-1], f"{subwords[-1]}{CONTINUES}"] if subwords and token.final is False else subwords
 
     def by_model(token: Token) -> list[str]:
+        """Segment by a model, whose subwords at the beginning of a word begin with a mark."""
         return segment(token.surface if token.initial is False else PREFIX["sentencepiece"] + token.surface)
 
     return by_model if request.old_bpe_codes is None else by_codes
