@@ -16,9 +16,9 @@ from pathlib import Path
 
 from embinit_fairseq.errors import DataError, counted
 from embinit_fairseq.io import sha256
-from embinit_fairseq.runs.forms import MARK, PROGRAM, check_not_overwritten, read_file
 from embinit_fairseq.runs.log import CONFIGURATION, option_in
 from embinit_fairseq.runs.record import TRAINING, read_record
+from embinit_fairseq.runs.text_files import MARK, PROGRAM, check_not_overwritten, read_file
 
 #: output of fairseq-generate in the folder of a run: redirected, by --results-path, by the recipes
 _LOGS = ("{subset}.generate.log", "generate-{subset}.txt", "{subset}/generate.log")
