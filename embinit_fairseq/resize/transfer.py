@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from embinit_fairseq.errors import DataError, OptionError, named_by
-from embinit_fairseq.init.given import transfer_given, with_vectors
+from embinit_fairseq.init.method_inputs import transfer_inputs, with_vectors
 from embinit_fairseq.init.methods import METHODS, Recipe, new_rows, recipe_of
 from embinit_fairseq.init.symbols import Symbols, shared_rows, symbols_of
 from embinit_fairseq.init.weights import COMPOSED, COPIED, KINDS, Weights, bound_entries
@@ -94,10 +94,10 @@ def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dic
     # 3. W: shared words keep their rows, the others are combinations of old rows, or are drawn
     segment = _old_segmentation(request, old_model.vocabulary)
     with named_by(f"{request.segmented_by}: "):
-        given = transfer_given(old, new, shared, request.chosen, segment)
-    given = with_vectors(given, spec, vocabulary, request.sparsity)
+        method_inputs = transfer_inputs(old, new, shared, request.chosen, segment)
+    method_inputs = with_vectors(method_inputs, spec, vocabulary, request.sparsity)
     with named_by(f"--vectors {request.vectors}: "):
-        recipe = recipe_of(request.method, given, request.noise_scale, request.seed)
+        recipe = recipe_of(request.method, method_inputs, request.noise_scale, request.seed)
     # 4. The new checkpoint, written and loaded by fairseq, under a temporary name
     change = Change(recipe.weights.old_row, names, text)
     make_rows, remedy = functools.partial(new_rows, recipe), "leave --keep-optimizer out"

@@ -6,7 +6,7 @@ import torch
 from expand_checkpoints import w_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_resize_transfer import SPECIALS, given_of, symbols, weights_of
+from test_resize_transfer import SPECIALS, inputs_of, symbols, weights_of
 
 from embinit_fairseq.init import weights as weights_module
 from embinit_fairseq.init.methods import sparsemax
@@ -59,7 +59,7 @@ def focus_here(old, new, table, vectors, method="focus", **more) -> tuple[np.nda
     at = np.array([4 + row for row, word in enumerate(new) if word in vectors])
     rows = [vectors[other.names[row]] for row in at]
     special = rows[0]  # <s> has a vector, too, and takes no part
-    case = given_of(one, other, vector_rows=np.array([0, *at]), vectors=np.stack([special, *rows]), **more)
+    case = inputs_of(one, other, vector_rows=np.array([0, *at]), vectors=np.stack([special, *rows]), **more)
     weights = weights_of(method, case)
     return w_of(weights) @ table, weights.rows_of("drawn")
 

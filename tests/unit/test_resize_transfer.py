@@ -14,7 +14,7 @@ from segmentations import train
 
 import embinit_fairseq as ei
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.init.methods import METHODS, TRANSFER, Given, new_rows, recipe_of
+from embinit_fairseq.init.methods import METHODS, TRANSFER, MethodInputs, new_rows, recipe_of
 from embinit_fairseq.init.symbols import longest_subwords, shared_rows, subword_means, symbols_of
 from embinit_fairseq.init.weights import Weights
 from embinit_fairseq.resize.transfer import TransferRequest, transferring
@@ -29,18 +29,18 @@ def symbols(*words: str, appended=()):
     return symbols_of([*names, *appended], Vocabulary(names, np.ones(len(names)), special_rows(names)))
 
 
-def given_of(old, new, **more) -> Given:
+def inputs_of(old, new, **more) -> MethodInputs:
     """What a method starts from; old, new: symbols."""
     shared = shared_rows(old, new)
     subwords = subword_means(old, new, [row for row in new.words if shared[row] < 0])
-    return Given(len(old.names), shared, new.word, (np.array(old.words), None), subwords, **more)
+    return MethodInputs(len(old.names), shared, new.word, (np.array(old.words), None), subwords, **more)
 
 
-def weights_of(method: str, given: Given) -> Weights:
+def weights_of(method: str, given: MethodInputs) -> Weights:
     return recipe_of(method, given).weights
 
 
-def rows_of(method: str, given: Given, tables: dict, seed: int = 1) -> dict:
+def rows_of(method: str, given: MethodInputs, tables: dict, seed: int = 1) -> dict:
     return new_rows(recipe_of(method, given, seed=seed), tables)
 
 
@@ -114,7 +114,7 @@ def test_what_is_drawn_is_spread_as_the_old_words_are() -> None:
     old, new = symbols("a", "b", "c", "d", "madeupword0000"), symbols("a", *(f"new{n}" for n in range(4000)))
     table = np.random.default_rng(3).normal(size=(9, 3)) * [1, 2, 3]
     table[[0, 1, 2, 3, 8]] += 20
-    given = given_of(old, new)
+    given = inputs_of(old, new)
     made, average = rows_of("copy", given, {"t": [table, 2 * table + 1]})["t"]
     again, other = (rows_of("copy", given, {"t": [table]}, seed)["t"][0] for seed in (1, 2))
     assert (np.array_equal(again, made), np.array_equal(other, made)) == (True, False)
@@ -140,7 +140,7 @@ def test_the_seed_of_the_command_is_a_draw(tmp_path: Path) -> None:
 def test_the_gaussian_of_a_transfer() -> None:
     """New words are drawn around the mean of the old ones, as far as the scale says; shared words stay."""
     old, new = symbols("a", "b", "c", "d"), symbols("a", "x", "y")
-    table, given = np.random.default_rng(3).normal(size=(8, 3)), given_of(old, new)
+    table, given = np.random.default_rng(3).normal(size=(8, 3)), inputs_of(old, new)
     scales = (0.0, 1.0, 4.0)
     none, one, two = (new_rows(recipe_of("gaussian", given, scale), {"t": [table]})["t"][0] for scale in scales)
     np.testing.assert_allclose(none, np.tile(table[4:].mean(0), (2, 1)))
@@ -191,10 +191,10 @@ def test_what_a_task_appends_keeps_its_row_and_is_in_no_mean() -> None:
     appended = ["<mask>", "[de]"]
     old = symbols("a", "b", "madeupword0000", appended=appended)
     new = symbols("b", "x", "madeupword0001", appended=appended)
-    weights = weights_of("avg", given_of(old, new))
+    weights = weights_of("avg", inputs_of(old, new))
     assert weights.old_row.tolist() == [0, 1, 2, 3, 5, -1, -1, 7, 8]
     assert w_of(weights)[5].tolist() == [0, 0, 0, 0, 0.5, 0.5, 0, 0, 0]
-    weights = weights_of("random", given_of(old, new))
+    weights = weights_of("random", inputs_of(old, new))
     assert weights.old_row.tolist() == [0, 1, 2, 3, -1, -1, -1, 7, 8]
     assert w_of(weights)[4:7].sum(1).tolist() == [0, 0, 1]
 
@@ -212,7 +212,7 @@ LONGEST = [
 def test_the_longest_subwords_of_the_old_dictionary() -> None:
     for old, new, expected_pieces in LONGEST:
         one, other = symbols(*old.split()), symbols(*new.split())
-        dense = w_of(weights_of("subword", given_of(one, other)))
+        dense = w_of(weights_of("subword", inputs_of(one, other)))
         for word, expected in expected_pieces.items():
             at = other.names.index(word)
             assert [one.names[row] for row in longest_subwords(other.token(at), one)] == expected
@@ -253,7 +253,7 @@ plain = st.sampled_from([name for name in TRANSFER if not METHODS[name].needs_ve
 def test_rows_of_w_are_means(old: list[str], new: list[str], marks: tuple[str, str], method: str) -> None:
     """Of words only, and each symbol that both have is itself; with the same dictionary W is the identity."""
     lists = [[mark.format(w) if at % 2 else w for at, w in enumerate(ws)] for mark, ws in zip(marks, (old, new))]
-    case = given_of(*(symbols(*dict.fromkeys(each)) for each in lists))
+    case = inputs_of(*(symbols(*dict.fromkeys(each)) for each in lists))
     weights = weights_of(method, case)
     dense = w_of(weights)
     drawn = np.isin(np.arange(len(dense)), weights.rows_of("drawn"))
@@ -266,7 +266,7 @@ def test_rows_of_w_are_means(old: list[str], new: list[str], marks: tuple[str, s
     kept = ~drawn[weights.rows]
     assert made[0][kept] == pytest.approx((dense @ table)[weights.rows][kept])
     assert made[1][kept] == pytest.approx((dense @ table)[weights.rows, 0][kept])
-    same = weights_of("copy", given_of(*[symbols(*dict.fromkeys(lists[0]))] * 2))
+    same = weights_of("copy", inputs_of(*[symbols(*dict.fromkeys(lists[0]))] * 2))
     assert np.array_equal(w_of(same), np.eye(len(same.kind)))
 
 
