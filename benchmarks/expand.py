@@ -45,12 +45,12 @@ def make_matrix(rows: int, columns: int) -> np.ndarray:
 
 
 def ours(matrix: torch.Tensor, k: int, method: str = "gaussian") -> Work:
-    from embinit_fairseq.init.methods import Given, new_rows, recipe_of
+    from embinit_fairseq.init.methods import MethodInputs, new_rows, recipe_of
     from embinit_fairseq.resize.symbol_tensors import with_rows
 
     rows = np.arange(len(matrix))
     old_row = np.concatenate([rows, np.full(k, -1)])
-    recipe = recipe_of(method, Given(len(rows), old_row, old_row < 0, (rows, None)))
+    recipe = recipe_of(method, MethodInputs(len(rows), old_row, old_row < 0, (rows, None)))
     return lambda: with_rows(matrix, old_row, new_rows(recipe, {"matrix": [matrix]})["matrix"][0])
 
 

@@ -1,4 +1,4 @@
-"""Read files written by `torch.save` without running anything they carry, and the options that fairseq stored in them.
+"""Read files written by `torch.save` without running anything they carry, and the options and records in them.
 
 torch is imported when a file is opened.
 """
@@ -6,8 +6,9 @@ torch is imported when a file is opened.
 from __future__ import annotations
 
 import inspect
+import json
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,35 @@ def updates_of(checkpoint: Mapping[str, Any]) -> int | None:
     """Return the number of updates of the training, None if the checkpoint does not say."""
     history = checkpoint.get("optimizer_history") or [{}]
     return history[-1].get("num_updates")
+
+
+def option_nodes(state: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield where model options are: sections of `cfg` (fairseq >= 0.10), then `args`."""
+    cfg = state.get("cfg") or {}
+    for node in (cfg.get("embed_init_options"), cfg.get("model"), state.get("args")):
+        if isinstance(node, Namespace):
+            yield vars(node)
+        elif isinstance(node, Mapping):
+            yield node  # type: ignore[misc]  # a plain dict or one of omegaconf
+
+
+def initialisation_record(state: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the record of `--embed-init` that a training left in its checkpoints; None if there is none to be read."""
+    for node in option_nodes(state):
+        if isinstance(node.get("embed_init_record"), str):
+            return record_in(node["embed_init_record"])
+    return None
+
+
+def record_in(text: str) -> dict[str, Any] | None:
+    """Return the record of `--embed-init` in a JSON text; None if it is not one."""
+    try:
+        return checked_record(json.loads(text))
+    except ValueError:
+        return None
+
+
+def checked_record(record: Any) -> dict[str, Any] | None:
+    """Return the record if it has slots, else None."""
+    slots = record.get("slots") if isinstance(record, dict) else None
+    return record if isinstance(slots, dict) and all(isinstance(slot, dict) for slot in slots.values()) else None

@@ -16,7 +16,7 @@ import numpy as np
 
 from embinit_fairseq.embeddings import vocabulary_of_rows
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.init.given import rows_to_average
+from embinit_fairseq.init.method_inputs import rows_to_average
 from embinit_fairseq.init.methods import EXPANSION
 from embinit_fairseq.init.weights import Combination
 from embinit_fairseq.matrices import changed_tables, check_table

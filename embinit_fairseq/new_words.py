@@ -21,8 +21,8 @@ import numpy as np
 
 from embinit_fairseq.embeddings import vocabulary_of_rows
 from embinit_fairseq.errors import DataError, OptionError, named_by
-from embinit_fairseq.init.given import rows_to_average, transfer_given, with_vectors
-from embinit_fairseq.init.methods import EXPANSION, METHODS, TRANSFER, Given, Recipe, recipe_of
+from embinit_fairseq.init.method_inputs import rows_to_average, transfer_inputs, with_vectors
+from embinit_fairseq.init.methods import EXPANSION, METHODS, TRANSFER, MethodInputs, Recipe, recipe_of
 from embinit_fairseq.init.requirements import MethodOptions
 from embinit_fairseq.init.symbols import shared_rows, symbols_of
 from embinit_fairseq.init.weights import KINDS, Combination, bound_entries
@@ -138,12 +138,12 @@ def transfer(
         shared[row] = shared[row] if shared[row] >= 0 else row_of_role.get(role, -1)
     if chosen.chosen.needs_shared and not (shared[after.word] >= 0).any():
         raise DataError(f"new: none of its words is in old, where method {method} starts; take subword or avg")
-    given = transfer_given(before, after, shared, chosen.chosen)
+    inputs = transfer_inputs(before, after, shared, chosen.chosen)
     if chosen.chosen.needs_subwords and subwords:
-        wanted = {after.names[row]: row for row in given.wanted.tolist()}
+        wanted = {after.names[row]: row for row in inputs.wanted.tolist()}
         composed = combinations(subwords, wanted, old_vocabulary.symbols)
-        given = replace(given, subwords={**given.subwords, **composed})
-    recipe = _recipe(chosen, with_vectors(given, spec, vocabulary, chosen.sparsity, "vectors "))
+        inputs = replace(inputs, subwords={**inputs.subwords, **composed})
+    recipe = _recipe(chosen, with_vectors(inputs, spec, vocabulary, chosen.sparsity, "vectors "))
     if counts is None and vocabulary.has_counts:
         counts = dict(zip(vocabulary.symbols, vocabulary.counts.tolist()))
     names = list(vocabulary.symbols)
@@ -248,13 +248,13 @@ def expansion(
         raise OptionError(
             "average_over: none of the symbols is a word, so there is no row to average; give the symbols of all rows"
         )
-    given = Given(len(old), old_row, (old_row < 0) & ~new.filler, (averaged, None), composed)
-    return _recipe(chosen, with_vectors(given, spec, new, chosen.sparsity, "vectors "))
+    inputs = MethodInputs(len(old), old_row, (old_row < 0) & ~new.filler, (averaged, None), composed)
+    return _recipe(chosen, with_vectors(inputs, spec, new, chosen.sparsity, "vectors "))
 
 
-def _recipe(chosen: MethodOptions, given: Given) -> Recipe:
+def _recipe(chosen: MethodOptions, inputs: MethodInputs) -> Recipe:
     with named_by(f"vectors {chosen.vectors}: " if chosen.vectors is not None else ""):
-        return recipe_of(chosen.method, given, chosen.noise_scale, chosen.seed)
+        return recipe_of(chosen.method, inputs, chosen.noise_scale, chosen.seed)
 
 
 def report_of(

@@ -26,7 +26,8 @@ from typing import Any, BinaryIO
 
 from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import DataError, OptionError, one_line
-from embinit_fairseq.runs.detokenizers import UNKNOWN, Tokenizer, detokenizer
+from embinit_fairseq.runs.detokenizers import Tokenizer, detokenizer
+from embinit_fairseq.vocab.cleaning import UNKNOWN
 from embinit_fairseq.vocab.dictionary import read_dictionary
 from embinit_fairseq.vocab.preparation_options import parse_steps
 from embinit_fairseq.vocab.preparation_record import FILE, read_preparation, record_preparation

@@ -1,15 +1,13 @@
-"""Read fairseq checkpoints through torch's allow-list (data, never code), and find what they say of their training."""
+"""Read fairseq checkpoints through torch's allow-list (data, never code), and check that they hold a whole model."""
 
 from __future__ import annotations
 
-import json
-from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq.checkpoint_file import load_safely
+from embinit_fairseq.checkpoint_file import initialisation_record, load_safely
 from embinit_fairseq.errors import CheckpointError, DataError
 from embinit_fairseq.init.init_report import other_dictionaries
 from embinit_fairseq.io import check_is_file
@@ -60,38 +58,6 @@ def averages_in(state: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return name -> state dict of each average over updates that a checkpoint holds (--store-ema, --ema-fp32)."""
     extra = state.get("extra_state") or {}
     return {name: extra[name] for name in ("ema", "ema_fp32_params") if extra.get(name)}
-
-
-def option_nodes(state: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield where model options are: sections of `cfg` (fairseq >= 0.10), then `args`."""
-    cfg = state.get("cfg") or {}
-    for node in (cfg.get("embed_init_options"), cfg.get("model"), state.get("args")):
-        if isinstance(node, Namespace):
-            yield vars(node)
-        elif isinstance(node, Mapping):
-            yield node  # type: ignore[misc]  # a plain dict or one of omegaconf
-
-
-def initialisation_record(state: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the record of `--embed-init` that a training left in its checkpoints; None if there is none to be read."""
-    for node in option_nodes(state):
-        if isinstance(node.get("embed_init_record"), str):
-            return record_in(node["embed_init_record"])
-    return None
-
-
-def record_in(text: str) -> dict[str, Any] | None:
-    """Return the record of `--embed-init` in a JSON text; None if it is not one."""
-    try:
-        return checked_record(json.loads(text))
-    except ValueError:
-        return None
-
-
-def checked_record(record: Any) -> dict[str, Any] | None:
-    """Return the record if it has slots, else None."""
-    slots = record.get("slots") if isinstance(record, dict) else None
-    return record if isinstance(slots, dict) and all(isinstance(slot, dict) for slot in slots.values()) else None
 
 
 def check_dictionary(

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from embinit_fairseq.checkpoints.loading import option_nodes
+from embinit_fairseq.checkpoint_file import option_nodes
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.io import PathLike
 from embinit_fairseq.vocab.dictionary import read_dictionary

@@ -12,7 +12,8 @@ from shlex import quote
 from typing import Any
 
 from embinit_fairseq.cli.print_records import request_of, show
-from embinit_fairseq.interop.export import DTYPES, ExportRequest, describe_text, export
+from embinit_fairseq.interop.export import describe_text, export
+from embinit_fairseq.interop.export_request import DTYPES, ExportRequest
 from embinit_fairseq.interop.verify_export import DifferentOutput
 from embinit_fairseq.vocab.preparation_options import steps_help
 from embinit_fairseq.vocab.preparation_record import FILE

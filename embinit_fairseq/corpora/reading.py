@@ -13,7 +13,7 @@ import json
 import lzma
 import re
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,22 +94,36 @@ def read_text(path: Path) -> Iterator[tuple[int, str]]:
                 try:
                     text = raw.decode()
                 except UnicodeDecodeError as error:
-                    numbers, wrong = [number], not_utf8(raw, number, error.start)
-                    for at, line in enumerate(file, number + 1):
-                        if not _is_utf8(line):
-                            numbers.append(at)
-                        else:
-                            has_utf8 = has_utf8 or not line.isascii()
-                    if has_utf8 and wrong.startswith("not UTF-8"):
-                        wrong = (
-                            "not UTF-8, and other lines are; correct these lines alone in an editor (iconv would "
-                            "damage the others), or get the file again"
-                        )
-                    raise DataError(f"{path}: {shown_lines(numbers)}: {wrong}") from None
+                    wrong = not_utf8(raw, number, error.start)
+                    raise _lines_not_utf8(path, wrong, number, file, has_utf8) from None
                 has_utf8 = has_utf8 or not text.isascii()
                 yield number, text.removesuffix("\n").removesuffix("\r")
     except _DAMAGE as error:
         raise DataError(f"{path}: cannot be read after line {number} ({error}); get the file again") from error
+
+
+def _lines_not_utf8(path: Path, wrong: str, number: int, rest: Iterable[bytes], has_utf8: bool) -> DataError:
+    """Return the error about lines that are not UTF-8, with the numbers of all of them.
+
+    Args:
+        path: of the text.
+        wrong: what the first of them is, and the remedy.
+        number: of the first of them.
+        rest: the lines after it.
+        has_utf8: a line before it is UTF-8 and not ASCII.
+    """
+    numbers = [number]
+    for at, line in enumerate(rest, number + 1):
+        if not _is_utf8(line):
+            numbers.append(at)
+        else:
+            has_utf8 = has_utf8 or not line.isascii()
+    if has_utf8 and wrong.startswith("not UTF-8"):
+        wrong = (
+            "not UTF-8, and other lines are; correct these lines alone in an editor (iconv would damage the others), "
+            "or get the file again"
+        )
+    return DataError(f"{path}: {shown_lines(numbers)}: {wrong}")
 
 
 def _opened(path: Path) -> Any:
@@ -133,9 +147,10 @@ def _checked_first(path: Path, raw: bytes) -> bytes:
 
 def _is_utf8(line: bytes) -> bool:
     try:
-        return bool(line.decode()) or True
+        line.decode()
     except UnicodeDecodeError:
         return False
+    return True
 
 
 # ---- Tables ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from embinit_fairseq.embed_init.freeze import apply_freezes
+from embinit_fairseq.embed_init.freeze import apply_freezes, freezes_of
 from embinit_fairseq.embed_init.options import EMBED_INIT_REGISTRY, EmbedInit, EmbedInitOptions
 from embinit_fairseq.embed_init.request import InitRequest, store_record
 from embinit_fairseq.embed_init.restore import REPORT_FILE, Checkpoint, check_optimizer
@@ -45,7 +45,7 @@ def embed_init(
 
     The report goes to the log, to `embed_init.json` in the save directory and into `cfg`, so into every checkpoint.
     """
-    sources = sources_of(request.options, slots)
+    sources, freezes = sources_of(request.options, slots), freezes_of(request.freezes, slots)
     if request.embed_init.needs_source and not sources:
         names = " ".join(f"{slot.name}=VECTORS" for slot in slots.values())
         raise OptionError(f"--embed-init {request.strategy} needs vectors: add --embed-init-path {names}")
@@ -56,20 +56,11 @@ def embed_init(
     else:
         record, matched = _continue(slots, sources, checkpoint, request)
         frozen_before = checkpoint.frozen()
-        whole = {slot_named(f.slot, slots, f"--embed-init-freeze {f}").name for f in request.freezes if f.whole}
-        check_optimizer(checkpoint, set(slots) - whole)
+        check_optimizer(checkpoint, set(slots) - {name for name, freeze in freezes.items() if freeze.whole})
         in_optimizer = set(slots) - checkpoint.untrained() if checkpoint.restores_optimizer else set()
-    frozen = apply_freezes(request.freezes, slots, matched, task, in_optimizer)
-    for freeze in request.freezes:
-        slot = slot_named(freeze.slot, slots, f"--embed-init-freeze {freeze}")
-        if slot.is_output and freeze.until is None:
-            logger.warning(
-                "--embed-init-freeze %s: the frozen matrix is the output layer, too, and such a model learns slowly or "
-                "nothing; free it after some updates (--embed-init-freeze %s:1000), or do not tie input and output",
-                *(freeze, freeze),
-            )
+    apply_freezes(freezes, slots, matched, task, in_optimizer)
     for name, slot_record in record["slots"].items():
-        before, now = frozen_before.get(name), frozen.get(name)
+        before, now = frozen_before.get(name), str(freezes[name]) if name in freezes else None
         if before and before != now:
             logger.warning("the run was started with --embed-init-freeze %s, now it is %s", before, now or "not frozen")
         slot_record["freeze"] = now

@@ -8,7 +8,8 @@ the optimizer's state.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import logging
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,48 +19,66 @@ from embinit_fairseq.embed_init.request import Freeze
 from embinit_fairseq.embed_init.slots import Slot, slot_named
 from embinit_fairseq.errors import OptionError
 
+logger = logging.getLogger(__name__)
+
+
+def freezes_of(values: Iterable[Freeze], slots: dict[str, Slot]) -> dict[str, Freeze]:
+    """Return slot -> its freeze, by the values of the flag; warn of frozen output layers.
+
+    Raises:
+        SlotError: a slot does not exist.
+        OptionError: an embedding matrix is named twice.
+    """
+    freezes: dict[str, Freeze] = {}
+    for freeze in values:
+        slot = slot_named(freeze.slot, slots, f"--embed-init-freeze {freeze}")
+        if slot.name in freezes:
+            raise OptionError(
+                f"--embed-init-freeze {freezes[slot.name]} {freeze}: both are for the embedding matrix of "
+                f"{' and '.join(slot.names)}; give one of them"
+            )
+        freezes[slot.name] = freeze
+        if slot.is_output and freeze.until is None:
+            logger.warning(
+                "--embed-init-freeze %s: the frozen matrix is the output layer, too, and such a model learns slowly or "
+                "nothing; free it after some updates (--embed-init-freeze %s:1000), or do not tie input and output",
+                *(freeze, freeze),
+            )
+    return freezes
+
 
 def apply_freezes(
-    freezes: Iterable[Freeze],
+    freezes: Mapping[str, Freeze],
     slots: dict[str, Slot],
     matched: dict[str, np.ndarray],
     task: Any,
     in_optimizer: Collection[str] = (),
-) -> dict[str, str]:
-    """Freeze matrices and rows; return slot -> text of its freeze.
+) -> None:
+    """Freeze matrices and rows.
 
     Args:
-        freezes: the values of the flag.
+        freezes: slot -> its freeze.
         slots: the model's embedding matrices by name.
         matched: slot -> (N,) bool, rows with a vector, for slots where this is recorded.
         task: the training's task, whose `optimizer_step` is extended.
         in_optimizer: slots that the restored optimizer has trained.
 
     Raises:
-        SlotError, OptionError: for a slot that does not exist, is named twice, or whose matched rows are not recorded.
+        OptionError: the matched rows of a slot are not recorded.
     """
-    done: dict[str, str] = {}
-    for freeze in freezes:
-        slot = slot_named(freeze.slot, slots, f"--embed-init-freeze {freeze}")
-        if slot.name in done:
-            raise OptionError(
-                f"--embed-init-freeze {done[slot.name]} {freeze}: both are for the embedding matrix of "
-                f"{' and '.join(slot.names)}; give one of them"
-            )
-        done[slot.name] = str(freeze)
-        weight = slot.embedding.weight
-        if freeze.whole and not (slot.name in in_optimizer and weight.requires_grad):
-            weight.requires_grad_(False)
+    for name, freeze in freezes.items():
+        embedding = slots[name].embedding
+        if freeze.whole and not (name in in_optimizer and embedding.weight.requires_grad):
+            embedding.weight.requires_grad_(False)
             continue
-        rows = matched.get(slot.name) if freeze.known else np.ones(len(weight), dtype=bool)
+        rows = matched.get(name) if freeze.known else np.ones(embedding.num_embeddings, dtype=bool)
         if rows is None or not rows.any():
             raise OptionError(
-                f"--embed-init-freeze {freeze}: no row of {slot.name!r} has a vector (the strategy reads none, or the "
+                f"--embed-init-freeze {freeze}: no row of {name!r} has a vector (the strategy reads none, or the "
                 "continued run started without vectors for this dictionary); start again with a strategy that uses "
-                f"vectors and --embed-init-path {slot.name}=PATH, or freeze the whole slot"
+                f"vectors and --embed-init-path {name}=PATH, or freeze the whole slot"
             )
-        _FrozenRows(slot.embedding, rows, freeze.until).attach(task)
-    return done
+        _FrozenRows(embedding, rows, freeze.until).attach(task)
 
 
 class _FrozenRows:

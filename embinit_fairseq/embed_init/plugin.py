@@ -26,8 +26,9 @@ from fairseq.registry import REGISTRIES
 from fairseq.tasks import FairseqTask
 
 from embinit_fairseq.arguments import add_up
+from embinit_fairseq.checkpoint_file import initialisation_record
 from embinit_fairseq.checkpoints.defaults import add_missing_options, warn_of_unknown_options
-from embinit_fairseq.checkpoints.loading import initialisation_record, overrides
+from embinit_fairseq.checkpoints.loading import overrides
 from embinit_fairseq.checkpoints.trained_preparation import OPTION, RECORDS, records_for_checkpoints, records_of_task
 from embinit_fairseq.embed_init import raw_text
 from embinit_fairseq.embed_init.fill import embed_init
@@ -209,6 +210,7 @@ def show_errors_as_lines() -> None:
     others = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        """Print an EmbinitError of a command of fairseq as argparse does; leave other errors to the hook before."""
         program = Path(sys.argv[0])
         of_fairseq = program.name.startswith("fairseq-") or program.parent.name == "fairseq_cli"
         if isinstance(error, EmbinitError) and of_fairseq:

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from embinit_fairseq.checkpoint_file import options_of, updates_of
+from embinit_fairseq.checkpoint_file import checked_record, initialisation_record, options_of, updates_of
 from embinit_fairseq.checkpoints.defaults import add_missing_options
-from embinit_fairseq.checkpoints.loading import checked_record, initialisation_record, load_checkpoint
+from embinit_fairseq.checkpoints.loading import load_checkpoint
 from embinit_fairseq.embed_init.options import flag_of
 from embinit_fairseq.embed_init.request import Freeze, InitRequest, store_record
 from embinit_fairseq.embed_init.slots import Slot

@@ -22,7 +22,7 @@ Special symbols, `<mask>` and symbols that a task appends keep their rows with e
 words for n old ones:
 
     old_row = np.array([*range(n), -1, -1])
-    recipe = recipe_of("avg", Given(n, old_row, old_row < 0, averaged=(np.arange(n), None)))
+    recipe = recipe_of("avg", MethodInputs(n, old_row, old_row < 0, averaged=(np.arange(n), None)))
     rows = new_rows(recipe, {"matrix": [matrix], "bias": [bias]})
     recipe.bound({"matrix", "bias"})
 """
@@ -65,7 +65,7 @@ SPARSITY, _DIMENSIONS_PER_WORD = 64, 8
 
 
 @dataclass(frozen=True)
-class Given:
+class MethodInputs:
     """Hold the rows, words and vectors that a method may start from.
 
     Args:
@@ -124,12 +124,12 @@ class Recipe:
         return None if set(outputs) & set(self.shifts) else self.weights.bound()
 
 
-def recipe_of(method: str, given: Given, scale: float | None = None, seed: int = 1) -> Recipe:
+def recipe_of(method: str, inputs: MethodInputs, scale: float | None = None, seed: int = 1) -> Recipe:
     """Return how a method makes the new rows.
 
     Args:
         method: of METHODS.
-        given: rows, words and vectors to start from, as `Method.needs_...` says.
+        inputs: rows, words and vectors to start from, as `Method.needs_...` says.
         scale: c; None: the method's own.
         seed: of the draws.
 
@@ -137,25 +137,25 @@ def recipe_of(method: str, given: Given, scale: float | None = None, seed: int =
         DataError: the vectors do not suffice.
     """
     chosen = METHODS[method]
-    weights = _weights(chosen, given, chosen.compose(given))
-    start = _weights(chosen, given, dict(given.subwords)) if chosen.needs_text else weights
+    weights = _weights(chosen, inputs, chosen.compose(inputs))
+    start = _weights(chosen, inputs, dict(inputs.subwords)) if chosen.needs_text else weights
     c = (chosen.scale or 0.0) if scale is None else scale
     return Recipe(method, weights, start, c, seed)
 
 
-def _weights(method: Method, given: Given, composed: dict[int, Combination]) -> Weights:
-    old_row = given.old_row if method.keeps_shared else np.where(given.word, -1, given.old_row)
+def _weights(method: Method, inputs: MethodInputs, composed: dict[int, Combination]) -> Weights:
+    old_row = inputs.old_row if method.keeps_shared else np.where(inputs.word, -1, inputs.old_row)
     kind = np.full(len(old_row), KINDS.index(AVERAGED if method.draw is None else DRAWN))
     kind[list(composed)] = KINDS.index(COMPOSED)
-    kind[~given.word] = KINDS.index(AVERAGED)
+    kind[~inputs.word] = KINDS.index(AVERAGED)
     # nobody reads a new filler, but it is an output: a mean of rows that stay leaves the bound as it is
-    kept = np.intersect1d(given.averaged[0], old_row)
-    if 0 < len(kept) < len(given.averaged[0]):
-        fillers = np.flatnonzero(~given.word & (old_row < 0))
+    kept = np.intersect1d(inputs.averaged[0], old_row)
+    if 0 < len(kept) < len(inputs.averaged[0]):
+        fillers = np.flatnonzero(~inputs.word & (old_row < 0))
         kind[fillers] = KINDS.index(COMPOSED)
         composed = composed | {int(row): (kept, None) for row in fillers}
     kind[old_row >= 0] = KINDS.index(COPIED)
-    return Weights(given.old_size, kind, old_row, given.averaged, composed)
+    return Weights(inputs.old_size, kind, old_row, inputs.averaged, composed)
 
 
 def new_rows(recipe: Recipe, tables: Mapping[str, Sequence[Table]]) -> dict[str, list[np.ndarray]]:
@@ -216,22 +216,22 @@ def _columns(recipe: Recipe, names: Sequence[str], tables: Sequence[Table], coun
     return drawn
 
 
-# ---- Rows that are composed: given -> new row -> combination of old rows --------------------------------------------
+# ---- Rows that are composed: inputs -> new row -> combination of old rows -------------------------------------------
 
 
-def _nothing(given: Given) -> dict[int, Combination]:
+def _nothing(inputs: MethodInputs) -> dict[int, Combination]:
     return {}
 
 
-def _subwords(given: Given) -> dict[int, Combination]:
-    return dict(given.subwords)
+def _subwords(inputs: MethodInputs) -> dict[int, Combination]:
+    return dict(inputs.subwords)
 
 
-def _similar_words(given: Given) -> dict[int, Combination]:
+def _similar_words(inputs: MethodInputs) -> dict[int, Combination]:
     """Weigh shared words by sparsemax of their cosines; raise DataError as `_with_vectors` does."""
-    if not len(given.wanted):
+    if not len(inputs.wanted):
         return {}
-    columns, shared, rows, wanted = _with_vectors(given)
+    columns, shared, rows, wanted = _with_vectors(inputs)
     shared, wanted = shared / _lengths(shared)[:, None], wanted / _lengths(wanted)[:, None]
     combinations: dict[int, Combination] = {}
     for block in blocks(len(rows), len(columns)):
@@ -242,25 +242,25 @@ def _similar_words(given: Given) -> dict[int, Combination]:
     return combinations
 
 
-def _sparse_combinations(given: Given) -> dict[int, Combination]:
+def _sparse_combinations(inputs: MethodInputs) -> dict[int, Combination]:
     """Combine shared words by orthogonal matching pursuit; raise DataError if there are fewer than --sparsity.
 
     Step by step, the shared word with the largest |cosine| with the remainder joins, and all coefficients are fitted
     again by least squares. Vectors have length 1 meanwhile, which scikit-learn expects (mergekit takes the largest
     product with the vectors as they are). d words, the dimension of the vectors, leave no remainder.
     """
-    if not len(given.wanted):
+    if not len(inputs.wanted):
         return {}
     from sklearn.linear_model import orthogonal_mp
 
-    columns, shared, rows, wanted = _with_vectors(given)
-    if given.sparsity is not None and given.sparsity > len(columns):
+    columns, shared, rows, wanted = _with_vectors(inputs)
+    if inputs.sparsity is not None and inputs.sparsity > len(columns):
         raise DataError(
             f"it has {counted(len(columns), 'word')} that both dictionaries have, fewer than --sparsity "
-            f"{given.sparsity}; give a smaller --sparsity, or vectors of more words"
+            f"{inputs.sparsity}; give a smaller --sparsity, or vectors of more words"
         )
     default = min(SPARSITY, max(1, shared.shape[1] // _DIMENSIONS_PER_WORD))
-    sparsity = min(given.sparsity or default, *shared.shape)
+    sparsity = min(inputs.sparsity or default, *shared.shape)
     lengths, scales = _lengths(shared), _lengths(wanted)
     shared, wanted = shared / lengths[:, None], wanted / scales[:, None]
     combinations: dict[int, Combination] = {}
@@ -275,7 +275,7 @@ def _sparse_combinations(given: Given) -> dict[int, Combination]:
     return combinations
 
 
-def _with_vectors(given: Given) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _with_vectors(inputs: MethodInputs) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return (columns, shared, rows, wanted): shared words' old rows and vectors, new words' rows and vectors; float64.
 
     Words that the vectors were not trained on count as words without a vector: theirs is zero, or so short that its
@@ -284,20 +284,20 @@ def _with_vectors(given: Given) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
     Raises:
         DataError: no shared word or no new word has a vector.
     """
-    assert given.vectors is not None  # Method.needs_vectors
-    vectors = given.vectors.astype(np.float64)
+    assert inputs.vectors is not None  # Method.needs_vectors
+    vectors = inputs.vectors.astype(np.float64)
     lengths = _lengths(vectors)
     shortest = _UNTRAINED * np.nanmedian(lengths) if len(lengths) else 0.0
-    usable = np.isfinite(lengths) & (lengths > shortest) & given.word[given.vector_rows]
-    rows, vectors = given.vector_rows[usable], vectors[usable]
-    shared = given.old_row[rows] >= 0
+    usable = np.isfinite(lengths) & (lengths > shortest) & inputs.word[inputs.vector_rows]
+    rows, vectors = inputs.vector_rows[usable], vectors[usable]
+    shared = inputs.old_row[rows] >= 0
     if not shared.any() or shared.all():
         which = "words that both dictionaries have" if not shared.any() else "new words"
         raise DataError(
             f"it has none of the {which}, by whose similarity new rows are composed; give vectors of the words or "
             "subwords of the new dictionary (embinit stats shows their coverage), or choose another --method"
         )
-    return given.old_row[rows[shared]], vectors[shared], rows[~shared], vectors[~shared]
+    return inputs.old_row[rows[shared]], vectors[shared], rows[~shared], vectors[~shared]
 
 
 def _lengths(vectors: np.ndarray) -> np.ndarray:
@@ -333,14 +333,14 @@ class Method:
         scale: c by default; None if there is no scale.
         keeps_shared: words of both dictionaries keep their rows.
         needs_shared: there must be a word of both dictionaries.
-        needs_subwords: `Given` must have subwords.
-        needs_vectors: `Given` must have vectors.
+        needs_subwords: `MethodInputs` must have subwords.
+        needs_vectors: `MethodInputs` must have vectors.
         needs_text: rows of matrices that are read are trained on a text.
         is_sparse: --sparsity is an option, and scikit-learn is needed.
     """
 
     help: str
-    compose: Callable[[Given], dict[int, Combination]] = _nothing
+    compose: Callable[[MethodInputs], dict[int, Combination]] = _nothing
     draw: Callable[[Recipe, Sequence[str], Sequence[Table], int], list[np.ndarray]] | None = None
     scale: float | None = None
     keeps_shared: bool = True

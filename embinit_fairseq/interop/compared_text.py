@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from embinit_fairseq.errors import DataError, counted
+from embinit_fairseq.interop.export_request import ExportRequest
 from embinit_fairseq.interop.trained import Side
 from embinit_fairseq.io import read_lines
 from embinit_fairseq.vocab.dictionary import is_filler, is_number
 from embinit_fairseq.vocab.preparation_options import GLUED
 from embinit_fairseq.vocab.subword_styles import CONTINUES
 from embinit_fairseq.vocab.text_checks import MOST_MARKED, pieces_left
-
-if TYPE_CHECKING:
-    from embinit_fairseq.interop.export import ExportRequest
 
 _TEXT = "--verify-text"
 #: number of made-up lines

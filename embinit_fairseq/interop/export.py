@@ -6,26 +6,22 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from embinit_fairseq.checkpoints.build import import_plugin
-from embinit_fairseq.errors import OptionError, counted
+from embinit_fairseq.errors import counted
 from embinit_fairseq.interop.architectures import TUPE, as_stored, parameters_in
+from embinit_fairseq.interop.export_request import ExportRequest
 from embinit_fairseq.interop.remote import code_files
-from embinit_fairseq.interop.tokenizers import TOKENIZER_FILES, choose_tokenizer
+from embinit_fairseq.interop.tokenizers import TOKENIZER_FILES, Tokenizer, choose_tokenizer
 from embinit_fairseq.interop.trained import TARGET, Trained, open_trained
 from embinit_fairseq.interop.verify_export import verify
 from embinit_fairseq.io import check_folder, check_inputs, read_json, whole_folder, write_json, write_text
 from embinit_fairseq.version import VERSION
 from embinit_fairseq.vocab.preparation_steps import STEPS
 
-DTYPES = ("float32", "float16", "bfloat16")
-#: options that name a tokenizer, and options that say how raw text is prepared
-_TOKENIZERS = ("bpe_codes", "gpt2_bpe", "sentencepiece_model", "tokenizer")
-_PREPARATION = ("preparation", "lowercase", "lang")
 #: files that an export may write
 FILES = (
     *("README.md", "config.json", "generation_config.json", "model.safetensors", "dict.txt"),
@@ -41,58 +37,6 @@ _PIPELINES = {
 }
 #: fairseq-generate's --max-len-b, with --max-len-a 0
 _MAX_LEN = 200
-
-
-@dataclass(frozen=True)
-class ExportRequest:
-    """The options of `embinit export-hf`."""
-
-    checkpoint: str
-    output: str
-    dictionary: str | None = None
-    target_dictionary: str | None = None
-    label_dictionary: str | None = None
-    head: str | None = None
-    bpe_codes: str | None = None
-    tokenizer: str | None = None
-    gpt2_bpe: str | None = None
-    sentencepiece_model: str | None = None
-    preparation: str | None = None
-    lowercase: str | None = None
-    lang: str | None = None
-    dtype: str = "float32"
-    verify_text: str | None = None
-    verify_bin: str | None = None
-    user_dir: str | None = None
-    language: tuple[str, ...] = ()
-    license: str | None = None
-    force: bool = False
-
-    def check(self) -> None:
-        """Raise OptionError for options that exclude each other, or for libraries that are missing."""
-        missing = [name for name in ("transformers", "safetensors") if importlib.util.find_spec(name) is None]
-        if missing:
-            raise OptionError(
-                f"export-hf needs {' and '.join(missing)}: pip install transformers safetensors, which is the extra hf "
-                "of this package"
-            )
-        tokenizers, preparation = self._flags(_TOKENIZERS), self._flags(_PREPARATION)
-        if len(tokenizers) > 1:
-            raise OptionError(f"{' and '.join(tokenizers)} each choose a tokenizer: give one of them")
-        if self.verify_bin is not None and self.verify_text is None:
-            raise OptionError(f"--verify-bin {self.verify_bin}: give the raw text of this data by --verify-text")
-        if self.segments_by_tokenizer:
-            return
-        if preparation and tokenizers and tokenizers[0] in ("--gpt2-bpe", "--tokenizer"):
-            raise OptionError(f"{tokenizers[0]} takes raw text as it is: leave {' and '.join(preparation)} out")
-
-    @property
-    def segments_by_tokenizer(self) -> bool:
-        """True if --tokenizer is the one of the step `huggingface`; else the exported tokenizer is a copy of it."""
-        return self.tokenizer is not None and "huggingface" in (self.preparation or "").split(",")
-
-    def _flags(self, names: tuple[str, ...]) -> list[str]:
-        return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
 
 
 def export(request: ExportRequest) -> dict[str, Any]:
@@ -117,45 +61,64 @@ def export(request: ExportRequest) -> dict[str, Any]:
     trained.model.to(getattr(torch, request.dtype))
     with whole_folder(request.output, request.force, FILES) as folder:
         written, parameters = _write_model(trained, request.dtype, folder)
-        of_tokenizer = {name: tokenizer.write(folder / name) for name, tokenizer in tokenizers.items()}
+        for name, tokenizer in tokenizers.items():
+            tokenizer.write(folder / name)
         measured = verify(trained, folder, request.dtype, {name: one.lines for name, one in tokenizers.items()})
         ids, why = measured.pop("ids"), {}
         for name, tokenizer in tokenizers.items():
-            refused = tokenizer.check(trained.path, ids[name])
-            if refused is not None:
-                for file in of_tokenizer.pop(name):
-                    (folder / name / file).unlink()
-            why[name] = refused or tokenizer.why
-            (folder / name / "dict.txt").write_bytes(Path(trained.sides[name].path).read_bytes())
-            written += [str(PurePosixPath(name, file)) for file in (*of_tokenizer.get(name, ()), "dict.txt")]
-        head = {"name": trained.head, "labels": trained.labels, "numbers": trained.numbers}
-        record = {
-            "checkpoint": request.checkpoint,
-            "output": request.output,
-            "arch": trained.arch,
-            "kind": trained.architecture.describe(trained),
-            "sizes": trained.sizes,
+            kept, why[name] = _keep_tokenizer(tokenizer, trained.path, folder / name, ids[name])
+            written += [str(PurePosixPath(name, file)) for file in kept]
+        record = _summary(request, trained) | {
             "parameters": parameters,
-            "num_updates": trained.num_updates,
-            "auto_class": trained.auto_class,
-            "head": None if trained.head is None else head,
-            "left_out": trained.left_out,
-            "dtype": request.dtype,
-            "dictionary": trained.source.path,
-            "target_dictionary": None if trained.target is None else trained.target.path,
             "text_lines": len(tokenizers[""].lines),
             "verified_text": tokenizers[""].verified_text(request.verify_text),
             "verified": measured,
             "files": [*written, "README.md"],
-            "languages": _languages(request, trained),
-            "license": request.license,
-            "scores": recorded_scores(request.checkpoint),
             "tokenizer": why[""],
             "target_tokenizer": why.get(TARGET),
+            "decoded": decoded(folder / (TARGET if TARGET in trained.sides else "")),
         }
-        record["decoded"] = decoded(folder / (TARGET if TARGET in trained.sides else ""))
         write_text(folder / "README.md", _card(trained, record))
     return record
+
+
+def _keep_tokenizer(
+    tokenizer: Tokenizer, checkpoint: str, folder: Path, ids: Sequence[list[int]]
+) -> tuple[list[str], str]:
+    """Remove the files of a tokenizer that gives other ids than fairseq; write the dictionary.
+
+    Returns:
+        The names of the files, and what the tokenizer is, or why there is none.
+    """
+    files, refused = list(tokenizer.files), tokenizer.check(checkpoint, ids)
+    if refused is not None:
+        for file in files:
+            (folder / file).unlink()
+        files = []
+    (folder / "dict.txt").write_bytes(Path(tokenizer.side.path).read_bytes())
+    return [*files, "dict.txt"], refused or tokenizer.why
+
+
+def _summary(request: ExportRequest, trained: Trained) -> dict[str, Any]:
+    """Return what the summary and the card say of the trained model."""
+    head = {"name": trained.head, "labels": trained.labels, "numbers": trained.numbers}
+    return {
+        "checkpoint": request.checkpoint,
+        "output": request.output,
+        "arch": trained.arch,
+        "kind": trained.architecture.describe(trained),
+        "sizes": trained.sizes,
+        "num_updates": trained.num_updates,
+        "auto_class": trained.auto_class,
+        "head": None if trained.head is None else head,
+        "left_out": trained.left_out,
+        "dtype": request.dtype,
+        "dictionary": trained.source.path,
+        "target_dictionary": None if trained.target is None else trained.target.path,
+        "languages": _languages(request, trained),
+        "license": request.license,
+        "scores": recorded_scores(request.checkpoint),
+    }
 
 
 # ---- The model's files ----------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from embinit_fairseq.checkpoints.trained_preparation import (
     other_suggestion,
@@ -27,6 +27,7 @@ from embinit_fairseq.checkpoints.trained_preparation import (
 )
 from embinit_fairseq.errors import DataError, OptionError, counted
 from embinit_fairseq.interop.compared_text import FORMS, are_numbers, binarised_ids, made_up_lines, user_text
+from embinit_fairseq.interop.export_request import ExportRequest
 from embinit_fairseq.interop.remote import code_files
 from embinit_fairseq.interop.trained import TARGET, Side, Trained
 from embinit_fairseq.interop.verify_export import DifferentOutput
@@ -40,9 +41,6 @@ from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
 from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
 from embinit_fairseq.vocab.step_files import STEP_FILES, contents, given_files
 from embinit_fairseq.vocab.subword_styles import detect_style
-
-if TYPE_CHECKING:
-    from embinit_fairseq.interop.export import ExportRequest
 
 #: files that a tokenizer may consist of
 TOKENIZER_FILES = (
@@ -95,12 +93,11 @@ class Tokenizer:
         symbols = lines if form != "raw" else [(self.recorded or self.symbols_of)(line) for line in lines]
         return [self.side.encode(line) for line in (*symbols, *map(self.symbols_of, self.made_up))]
 
-    def write(self, folder: Path) -> list[str]:
-        """Write the files and return their names."""
+    def write(self, folder: Path) -> None:
+        """Write the files."""
         folder.mkdir(exist_ok=True)
         for name, content in self.files.items():
             (folder / name).write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
-        return list(self.files)
 
     def check(self, path: str, exported_ids: Sequence[list[int]]) -> str | None:
         """Return why the tokenizer cannot stay; None if the ids of all lines are fairseq's.

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from embinit_fairseq.checkpoint_file import option_nodes, record_in
 from embinit_fairseq.checkpoints.build import UNKNOWN_LANGUAGES
-from embinit_fairseq.checkpoints.loading import averages_in, load_checkpoint, option_nodes, record_in
+from embinit_fairseq.checkpoints.loading import averages_in, load_checkpoint
 from embinit_fairseq.checkpoints.trained_preparation import OPTION, records_in
 from embinit_fairseq.errors import CheckpointError
 from embinit_fairseq.init.init_report import pack_rows, symbols_digest, unpack_rows

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from embinit_fairseq.errors import DataError, OptionError, counted, listed, named_by
-from embinit_fairseq.init.given import rows_to_average, with_vectors
-from embinit_fairseq.init.methods import DISTILL, METHODS, Given, Recipe, new_rows, recipe_of
+from embinit_fairseq.init.method_inputs import rows_to_average, with_vectors
+from embinit_fairseq.init.methods import DISTILL, METHODS, MethodInputs, Recipe, new_rows, recipe_of
 from embinit_fairseq.init.weights import DRAWN, bound_entries
 from embinit_fairseq.io import read_lines, sha256
 from embinit_fairseq.resize.carried_preparation import (
@@ -78,7 +78,7 @@ class Expansion:
 
     old_model: OldModel
     change: Change
-    given: Given
+    inputs: MethodInputs
     recipe: Recipe
 
 
@@ -109,9 +109,9 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
     fitting = fitting_segmentation(segmentation, words, row_of) if needed else segmentation
     subwords = subwords_of_words(request.words, words, fitting, row_of, request.method) if needed else []
     rows = [np.array([row_of[part] for part in word]) for word in subwords]
-    given = _given(request, spec, old_model, change, rows)
+    method_inputs = _method_inputs(request, spec, old_model, change, rows)
     with named_by(f"--vectors {request.vectors}: "):
-        recipe = recipe_of(request.method, given, request.noise_scale, request.seed)
+        recipe = recipe_of(request.method, method_inputs, request.noise_scale, request.seed)
     distilled, saved = None, None
     if request.chosen.needs_text:
         settings, saved = Distillation(**request.distillation), _saved(request, inputs)
@@ -120,7 +120,7 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
     make_rows = functools.partial(new_rows, recipe)
     prepare = functools.partial(_prepare, request, old_model, words, recorded, segmentation)
     with resized(old_model, change, request, inputs, FILES, make_rows, prepare=prepare) as (folder, record):
-        expansion = Expansion(old_model, change, given, recipe)
+        expansion = Expansion(old_model, change, method_inputs, recipe)
         record |= {**_record(expansion, words, subwords), "distill": distilled}
         record["split_further"] = _split_further(segmentation, fitting, words)
         yield expansion, folder, record
@@ -279,17 +279,17 @@ def place_words(old_model: OldModel, words: Sequence[str]) -> Change:
     return Change(old_row, symbols, "\n".join([*lines, ""]))
 
 
-def _given(
+def _method_inputs(
     request: ExpandRequest, spec: SourceSpec | None, old_model: OldModel, change: Change, subwords: Sequence[np.ndarray]
-) -> Given:
+) -> MethodInputs:
     """Return what the rows of the new words start from. subwords: the old rows of each word's subwords."""
     old, size = old_model.vocabulary, len(change.symbols) - (len(old_model.symbols) - len(old_model.vocabulary))
     trained = np.setdiff1d(np.arange(len(old_model.symbols)), np.flatnonzero(old.filler))
     averaged = rows_to_average(old, request.average_over, trained)
     means = {int(row): (parts, None) for row, parts in zip(change.made, subwords)}
-    given = Given(len(old_model.symbols), change.old_row, change.old_row < 0, (averaged, None), means)
+    inputs = MethodInputs(len(old_model.symbols), change.old_row, change.old_row < 0, (averaged, None), means)
     new = Vocabulary(change.symbols[:size], np.ones(size, dtype=np.int64), old.roles)
-    return with_vectors(given, spec, new, request.sparsity)
+    return with_vectors(inputs, spec, new, request.sparsity)
 
 
 def subwords_of_words(

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from embinit_fairseq.errors import DataError, OptionError, named_by
-from embinit_fairseq.init.given import transfer_given, with_vectors
+from embinit_fairseq.init.method_inputs import transfer_inputs, with_vectors
 from embinit_fairseq.init.methods import METHODS, Recipe, new_rows, recipe_of
 from embinit_fairseq.init.symbols import Symbols, shared_rows, symbols_of
 from embinit_fairseq.init.weights import COMPOSED, COPIED, KINDS, Weights, bound_entries
@@ -94,10 +94,10 @@ def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dic
     # 3. W: shared words keep their rows, the others are combinations of old rows, or are drawn
     segment = _old_segmentation(request, old_model.vocabulary)
     with named_by(f"{request.segmented_by}: "):
-        given = transfer_given(old, new, shared, request.chosen, segment)
-    given = with_vectors(given, spec, vocabulary, request.sparsity)
+        method_inputs = transfer_inputs(old, new, shared, request.chosen, segment)
+    method_inputs = with_vectors(method_inputs, spec, vocabulary, request.sparsity)
     with named_by(f"--vectors {request.vectors}: "):
-        recipe = recipe_of(request.method, given, request.noise_scale, request.seed)
+        recipe = recipe_of(request.method, method_inputs, request.noise_scale, request.seed)
     # 4. The new checkpoint, written and loaded by fairseq, under a temporary name
     change = Change(recipe.weights.old_row, names, text)
     make_rows, remedy = functools.partial(new_rows, recipe), "leave --keep-optimizer out"
@@ -141,10 +141,12 @@ def _old_segmentation(request: TransferRequest, old: Vocabulary) -> Callable[[To
     segment = segmentation.segment_symbol
 
     def by_codes(token: Token) -> list[str]:
+        """Segment by codes, whose subwords inside a word end with a mark."""
         subwords = segment(token.surface)
         return [*subwords[:-1], f"{subwords[-1]}{CONTINUES}"] if subwords and token.final is False else subwords
 
     def by_model(token: Token) -> list[str]:
+        """Segment by a model, whose subwords at the beginning of a word begin with a mark."""
         return segment(token.surface if token.initial is False else PREFIX["sentencepiece"] + token.surface)
 
     return by_model if request.old_bpe_codes is None else by_codes

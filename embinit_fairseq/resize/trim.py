@@ -74,6 +74,7 @@ def trimming(request: TrimRequest) -> Iterator[tuple[OldModel, Change, Path, dic
     # 3. The new checkpoint, written and loaded by fairseq, with its segmentation, under a temporary name
 
     def prepare(folder: Path) -> dict[str, Any]:
+        """Write how text is segmented and prepared to the new folder, and return what the record says of it."""
         made = None
         if segmentation is not None:
             symbols = {*old_model.vocabulary.symbols[len(SPECIAL_SYMBOLS) :]}  # `<mask>` may be a piece

@@ -78,7 +78,7 @@ def verify_expansion(
     model, _ = load_result(old_model, expansion.change, folder)
     recipes = {chosen.method: chosen}
     for method in COMPARED:
-        recipes.setdefault(method, recipe_of(method, expansion.given, seed=chosen.seed))
+        recipes.setdefault(method, recipe_of(method, expansion.inputs, seed=chosen.seed))
     outputs = output_names(old_model.model, old_model.tables)
     limits = {method: recipe.bound(outputs) for method, recipe in recipes.items()}
     combined = {method: recipes[method] for method, limit in limits.items() if limit is not None}

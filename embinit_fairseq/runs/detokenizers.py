@@ -23,8 +23,6 @@ from embinit_fairseq.vocab.preparation_steps import STEPS
 from embinit_fairseq.vocab.step_files import contents
 from embinit_fairseq.vocab.subword_styles import PREFIX
 
-#: fairseq's symbol, which also replaces a tokenizer's own unknown token
-UNKNOWN = "<unk>"
 #: steps that can be undone
 NAMES = tuple(name for name, step in STEPS.items() if step.undo is not None)
 

@@ -18,10 +18,9 @@ from typing import Any
 
 from embinit_fairseq.errors import OptionError, counted
 from embinit_fairseq.io import read_json, write_json, write_text
-from embinit_fairseq.runs.detokenizers import UNKNOWN, Step, detokenizer, known_language, moses_tokenizer
+from embinit_fairseq.runs.detokenizers import Step, detokenizer, known_language, moses_tokenizer
 from embinit_fairseq.runs.metrics import DEFAULT_SCORES, FIGURES, SCORES, computed
 from embinit_fairseq.runs.record import RESULT, TRAINING, read_record, reference_files
-from embinit_fairseq.runs.recorded import Undo, recorded_undo
 from embinit_fairseq.runs.translations import (
     Translations,
     check_dictionaries,
@@ -30,6 +29,8 @@ from embinit_fairseq.runs.translations import (
     read_translations,
     translations_in,
 )
+from embinit_fairseq.runs.undo_preparation import Undo, recorded_undo
+from embinit_fairseq.vocab.cleaning import UNKNOWN
 from embinit_fairseq.vocab.subword_styles import unescape
 from embinit_fairseq.vocab.text_checks import pieces_left
 

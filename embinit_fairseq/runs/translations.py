@@ -16,9 +16,9 @@ from pathlib import Path
 
 from embinit_fairseq.errors import DataError, counted
 from embinit_fairseq.io import sha256
-from embinit_fairseq.runs.forms import MARK, PROGRAM, check_not_overwritten, read_file
 from embinit_fairseq.runs.log import CONFIGURATION, option_in
 from embinit_fairseq.runs.record import TRAINING, read_record
+from embinit_fairseq.runs.text_files import MARK, PROGRAM, check_not_overwritten, read_file
 
 #: output of fairseq-generate in the folder of a run: redirected, by --results-path, by the recipes
 _LOGS = ("{subset}.generate.log", "generate-{subset}.txt", "{subset}/generate.log")
@@ -327,6 +327,32 @@ def read_translations(paths: Sequence[Path]) -> Translations:
         check_not_overwritten(path, lines)
         return Translations(path, lines, is_text=True)
     shards = [shard for path, lines, _ in files for shard in _read_outputs(path, lines)]
+    tokens = _tokens_in(shards)
+    _check_shards(shards)
+    _check_none_missing(paths, tokens, shards[0].configuration)
+    order = range(len(tokens))
+    decoded = _joined(shard.best["D"] for shard in shards)
+    targets = _joined(shard.once["T"] for shard in shards)
+    configuration = next((shard.configuration for shard in shards if shard.configuration), "")
+    lang = option_in(configuration, "target_lang")
+    if lang in (None, "None"):  # inferred from the names of the data
+        lang = next((shard.target_lang for shard in shards if shard.target_lang), None)
+    if _is_joined_twice(configuration, tokens, decoded):
+        decoded = targets = {}
+    return Translations(
+        path,
+        tokens=[tokens[number] for number in order],
+        decoded=[decoded[number] for number in order] if decoded else None,
+        sources=_joined(shard.once["S"] for shard in shards),
+        targets=targets,
+        configuration=configuration,
+        target_lang=lang,
+        nbest=max(shard.nbest for shard in shards),
+    )
+
+
+def _tokens_in(shards: Sequence[_Shard]) -> dict[int, str]:
+    """Return number of a sentence -> its translation; raise DataError if a sentence is in two shards."""
     tokens: dict[int, str] = {}
     for at, shard in enumerate(shards):
         if twice := sorted(tokens.keys() & shard.best["H"].keys()):
@@ -337,34 +363,19 @@ def read_translations(paths: Sequence[Path]) -> Translations:
                 f"{twice[0]}; give each shard its own --shard-id, or remove old logs"
             )
         tokens |= shard.best["H"]
-    _check_shards(shards)
-    order = range(max(tokens) + 1)
-    if missing := [number for number in order if number not in tokens]:
+    return tokens
+
+
+def _check_none_missing(paths: Sequence[Path], tokens: Mapping[int, str], configuration: str) -> None:
+    """Raise DataError if there are translations of later sentences, but not of each one before."""
+    if missing := [number for number in range(max(tokens)) if number not in tokens]:
         remedy = "run fairseq-generate again"
-        if option_in(shards[0].configuration, "skip_invalid_size_inputs_valid_test") == "True":
+        if option_in(configuration, "skip_invalid_size_inputs_valid_test") == "True":
             remedy = f"split sentences that are too long (--skip-invalid-size-inputs-valid-test), and {remedy}"
         raise DataError(
             f"{', '.join(map(str, paths))}: not all translations are in it ({counted(len(missing), 'sentence')} "
             f"missing, the first has the number {missing[0]}); {remedy}"
         )
-    decoded = _joined(shard.best["D"] for shard in shards)
-    targets = _joined(shard.once["T"] for shard in shards)
-    configuration = next((shard.configuration for shard in shards if shard.configuration), "")
-    target = option_in(configuration, "target_lang")
-    if _is_joined_twice(configuration, tokens, decoded):
-        decoded = targets = {}
-    return Translations(
-        path,
-        [tokens[number] for number in order],
-        [decoded[number] for number in order] if decoded else None,
-        _joined(shard.once["S"] for shard in shards),
-        targets,
-        configuration,
-        next((shard.target_lang for shard in shards if shard.target_lang), None)
-        if target in (None, "None")
-        else target,
-        max(shard.nbest for shard in shards),
-    )
 
 
 def _is_joined_twice(configuration: str, tokens: Mapping[int, str], decoded: Mapping[int, str]) -> bool:

@@ -6,9 +6,7 @@ that the task appends: `<mask>`, language tags. Letters: V rows that were read, 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import json
 import logging
 from collections.abc import Mapping
 from functools import cached_property
@@ -17,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from embinit_fairseq.checkpoint_file import load_safely, options_of
+from embinit_fairseq.checkpoint_file import initialisation_record, load_safely, options_of
 from embinit_fairseq.errors import CheckpointError, OptionError
 from embinit_fairseq.vectors.other_tools import refused_of_other_tool, state_of_other_tool, words_with_matrix
 from embinit_fairseq.vectors.table import (
@@ -203,15 +201,6 @@ def _fits(file: Path, count: int, task: Mapping[str, Any], digest: str | None) -
         return False
 
 
-def _recorded_dictionaries(checkpoint: Mapping[str, Any]) -> dict[str, str]:
-    """Return slot -> digest of its dictionary, from the record of `--embed-init` in a checkpoint; {} without one."""
-    for part in ("embed_init_options", "model"):
-        with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
-            slots = json.loads(options_of(checkpoint, part)["embed_init_record"])["slots"]
-            return {name: slot["dictionary"] for name, slot in slots.items()}
-    return {}
-
-
 # ---- The reader -----------------------------------------------------------------------------------------------------
 
 #: side -> names of its matrix, `_p`: the second one of Duo. RoBERTa's encoder was called a decoder before fairseq 0.10.
@@ -270,7 +259,8 @@ class FairseqCheckpoint(VectorReader):
         task = options_of(checkpoint, "task")
         self._task = task
         language = task.get(_LANGUAGE[slot.removesuffix("_p")])
-        digests = _recorded_dictionaries(checkpoint)
+        slots = (initialisation_record(checkpoint) or {"slots": {}})["slots"]
+        digests = {name: recorded["dictionary"] for name, recorded in slots.items() if "dictionary" in recorded}
         self._digest = digests.get(slot) or (next(iter(digests.values())) if len(digests) == 1 else None)
         self.dictionary = find_dictionary(Path(path), language, task.get("data"), self.rows, task, self._digest)
 

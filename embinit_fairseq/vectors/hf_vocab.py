@@ -260,15 +260,7 @@ def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabu
             rows = {token: row for row, token in tokenizer.decoder.items()}
             getattr(tokenizer, "_switch_to_target_mode", list)()
     else:
-        backend.no_padding()  # both may be stored in the file
-        backend.no_truncation()
-        added = {token.content for token in backend.get_added_tokens_decoder().values()}
-        parts = (backend.normalizer, backend.pre_tokenizer, backend.decoder)
-        is_bytes = any(b"ByteLevel" in part.__getstate__() for part in parts if part is not None)
-
-        def segment(text: str) -> list[str]:
-            return list(backend.encode(text, add_special_tokens=False).tokens)
-
+        added, is_bytes, segment = _read_backend(backend)
     rows = rows | {token["content"]: int(row) for row, token in stored.items()}
     first = next((token for token in rows if token.startswith("\ufeff") and rows[token] == 0), None)
     if first is not None:  # vocab.txt has a byte-order mark, which the libraries take for a part of the first token
@@ -281,6 +273,16 @@ def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabu
         *(rows, markers, find_specials(declared, rows), frozenset(added), is_bytes, segment),
         normalise and cache(normalise),
     )
+
+
+def _read_backend(backend: Any) -> tuple[set[str], bool, Callable[[str], list[str]]]:
+    """Return the added tokens of a tokenizer, whether the others are bytes, and the function that segments text."""
+    backend.no_padding()  # both may be stored in the file
+    backend.no_truncation()
+    added = {token.content for token in backend.get_added_tokens_decoder().values()}
+    parts = (backend.normalizer, backend.pre_tokenizer, backend.decoder)
+    is_bytes = any(b"ByteLevel" in part.__getstate__() for part in parts if part is not None)
+    return added, is_bytes, lambda text: list(backend.encode(text, add_special_tokens=False).tokens)
 
 
 def _read_exported(directory: Path, matrix_rows: int) -> Vocabulary:

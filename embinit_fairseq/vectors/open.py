@@ -26,7 +26,8 @@ from embinit_fairseq.vectors.fasttext import MAGIC, FastTextBinary
 from embinit_fairseq.vectors.hf_weights import DEPTHS, WEIGHT_FILES
 from embinit_fairseq.vectors.huggingface import HuggingFaceDirectory
 from embinit_fairseq.vectors.npz import NpzVectors
-from embinit_fairseq.vectors.other_tools import file_of_other_tool, table_of_other_tool, text_of_other_tool
+from embinit_fairseq.vectors.other_texts import table_of_other_tool, text_of_other_tool
+from embinit_fairseq.vectors.other_tools import file_of_other_tool
 from embinit_fairseq.vectors.table import FIRST_ROWS, VectorReader
 from embinit_fairseq.vectors.text import TextVectors
 from embinit_fairseq.vectors.text_lines import BOM, fields, header_of, numeric_tail

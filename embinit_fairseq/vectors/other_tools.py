@@ -6,8 +6,6 @@ the user, who knows whether the file can be trusted.
 
 from __future__ import annotations
 
-import csv
-import itertools
 import os
 import re
 import struct
@@ -17,33 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from embinit_fairseq.vectors.numbers import parse_number
-from embinit_fairseq.vectors.text_lines import fields, numeric_tail
-
-# ---- Lines that convert a file --------------------------------------------------------------------------------------
-
-
-def _line(code: str, words: str, matrix: str, package: str = "") -> str:
-    """Return a command that writes an .npz file, as a template of `_with_paths`."""
-    packages = f"numpy, {package}" if package else "numpy"
-    return (
-        f'convert it: python -c "import {packages}; {code}; numpy.savez({{npz!r}}, words=numpy.array({words}, str), '
-        f"matrix=numpy.array({matrix}, 'f4'))\""
-    )
-
+from embinit_fairseq.vectors.conversion import PAIR, literal, npz_line, with_paths
 
 _GENSIM = (
     'convert it: python -c "from gensim.utils import SaveLoad; m = SaveLoad.load({path!r}); '
     "getattr(m, 'wv', m).save_word2vec_format({vec!r})\""
-)
-#: from d, word -> vector, or words and a matrix in any order, to w and m. Words are a list, word -> row or row -> word;
-#: those of Python 2 are bytes.
-_PAIR = (
-    "d = (d.values() if 2 in map(numpy.ndim, d.values()) else ([*d], [*d.values()])) if isinstance(d, dict) else d; "
-    "w, m = sorted(d, key=numpy.ndim); "
-    "r, w = zip(*sorted(zip(*sorted(([*w], [*w.values()]), key=lambda t: hasattr(t[0], 'join'))))) "
-    "if isinstance(w, dict) else (range(len(m)), w); "
-    "m = numpy.array(m)[[*r]]; w = [x if isinstance(x, str) else x.decode() for x in w]"
 )
 _TRUSTED = "it can execute code when it is opened; if you trust it and"
 _PICKLED = f"{_TRUSTED} it has words and vectors, "
@@ -63,30 +39,30 @@ _FILES: tuple[tuple[bytes, str, str], ...] = (
     (
         rb"\x80[\x02-\x05](?s:.)*?joblib\.numpy_pickle|x[\x01\x5e\x9c\xda](?s:.){0,9}[\0-\x08\x80-\xbf]",
         "a file of joblib (pickled Python objects)",
-        _PICKLED + _line(f"d = joblib.load({{path!r}}); {_PAIR}", "w", "m", "joblib"),
+        _PICKLED + npz_line("d = joblib.load({path!r}); " + PAIR, "w", "m", "joblib"),
     ),
     (
         rb"\x80[\x02-\x05](?s:.){0,200}pandas\.",
         "a table of pandas (to_pickle)",
-        f"{_TRUSTED} {_INDEX}" + _line("d = pandas.read_pickle({path!r})", *_FRAME, package="pandas"),
+        f"{_TRUSTED} {_INDEX}" + npz_line("d = pandas.read_pickle({path!r})", *_FRAME, package="pandas"),
     ),
     (
         rb"\x80[\x02-\x05]|\((dp|lp)\d+\n|ccopy_reg\n|cgensim",
         "a pickle of Python objects",
-        _PICKLED + _line(f"d = pickle.load(open({{path!r}}, 'rb'), encoding='bytes'); {_PAIR}", "w", "m", "pickle"),
+        _PICKLED + npz_line("d = pickle.load(open({path!r}, 'rb'), encoding='bytes'); " + PAIR, "w", "m", "pickle"),
     ),
     (
         rb"\x89HDF\r\n",
         "an HDF5 file",
-        f"if pandas wrote it and {_INDEX}" + _line("d = pandas.read_hdf({path!r})", *_FRAME, package="pandas"),
+        f"if pandas wrote it and {_INDEX}" + npz_line("d = pandas.read_hdf({path!r})", *_FRAME, package="pandas"),
     ),
     *(
         (
             magic,
             f"{name} table",
             _TABLE
-            + _line(
-                f"d = t.read_table({{path!r}}).to_pylist(); {_WORD_FIRST}", *_ROWS, package=f"pyarrow.{module} as t"
+            + npz_line(
+                "d = t.read_table({path!r}).to_pylist(); " + _WORD_FIRST, *_ROWS, package=f"pyarrow.{module} as t"
             ),
         )
         for magic, name, module in ((rb"PAR1", "a Parquet", "parquet"), (rb"ARROW1|FEA1", "an Arrow", "feather"))
@@ -102,24 +78,22 @@ _FILES: tuple[tuple[bytes, str, str], ...] = (
     (rb"(?s:.){7}\0\{\"|(?s:.){7}\0\{\s*\"", "weights of a model (safetensors)", ""),
     (rb"\n.{1,3}\n.{1,3}(<unk>|<pad>|<s>)", "a sentencepiece model, which has subwords and no vectors", "give vectors"),
     (rb"7z\xbc\xaf|Rar!|\x04\x22\x4d\x18|\x1f\x9d|LZIP", "an archive that is not read", _UNPACK),
-    (rb"%PDF|\x89PNG|GIF8|\xff\xd8\xff|\x7fELF", "no vectors", "check the path"),
-    (rb"\\data\\\s", "a language model (ARPA)", "give vectors"),
     (
         rb"\s*[{\[](?=[^\n]*\"[^\n]*:\s*[\[{])[^\n]*\n\s*[{\[]",
         "JSON, one object per line",
         "if each has the word and the vector, "
-        + _line(f"d = map(json.loads, open({{path!r}})); {_WORD_FIRST}", *_ROWS, package="json"),
+        + npz_line("d = map(json.loads, open({path!r})); " + _WORD_FIRST, *_ROWS, package="json"),
     ),
     (
         rb"\s*\{\s*\"[^\"\n]*\"\s*:",
         "JSON",
-        "if it has words and vectors, " + _line(f"d = json.load(open({{path!r}})); {_PAIR}", "w", "m", "json"),
+        "if it has words and vectors, " + npz_line("d = json.load(open({path!r})); " + PAIR, "w", "m", "json"),
     ),
     (rb"\s*\[\s*[\[{\"][^ ]", "JSON", "write words and matrix to an .npz file"),
     (
         rb"[^\n]+[\t ]\[ *-?\d[-+.e\d ]*\n[-+.e\d ]*[\n\]]",
         "vectors in brackets over several lines, as NumPy prints them",
-        _line(
+        npz_line(
             "d = re.findall(r'([^\\t\\n]+)[\\t ]\\[([^\\]]*)\\]', open({path!r}, encoding='utf-8').read())",
             "[r[0] for r in d]",
             "[numpy.array(r[1].split(), 'f4') for r in d]",
@@ -152,23 +126,23 @@ _FOLDERS: tuple[tuple[str, str, str], ...] = (
     (
         "vocab/key2row",
         "a model of spaCy",
-        _line(f"v = spacy.load({{path!r}}).vocab; {_SPACY[0]}", *_SPACY[1:], package="spacy"),
+        npz_line("v = spacy.load({path!r}).vocab; " + _SPACY[0], *_SPACY[1:], package="spacy"),
     ),
     (
         "freqs.json",
         "vectors of sense2vec",
-        _line("d = [*sense2vec.Sense2Vec().from_disk({path!r}).items()]", *_ROWS, package="sense2vec"),
+        npz_line("d = [*sense2vec.Sense2Vec().from_disk({path!r}).items()]", *_ROWS, package="sense2vec"),
     ),
     (
         "key2row",
         "vectors of spaCy",
-        _line(f"v = spacy.vocab.Vocab().from_disk({{path!r}}); {_SPACY[0]}", *_SPACY[1:], package="spacy.vocab"),
+        npz_line("v = spacy.vocab.Vocab().from_disk({path!r}); " + _SPACY[0], *_SPACY[1:], package="spacy.vocab"),
     ),
     ("shared_vocabulary.*", "a model of CTranslate2", "give the checkpoint or the folder that it was made from"),
     (
         "wordembedding_config.json",
         "words and vectors of sentence-transformers",
-        _line(
+        npz_line(
             "p = {path!r}; w = json.load(open(p + '/whitespacetokenizer_config.json'))['vocab']; f = p + "
             "'/model.safetensors'; d = safetensors.torch.load_file(f) if os.path.exists(f) else torch.load(p + "
             "'/pytorch_model.bin', weights_only=True)",
@@ -181,17 +155,6 @@ _FOLDERS: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def _with_paths(remedy: str, path: str, ending: str = ".npz") -> str:
-    """Put the paths into a remedy: {path} is the file or folder; {npz} and {vec} are names of a new file."""
-    path = path.rstrip(os.sep) or path
-    return remedy.format(path=path, npz=path + ending, vec=f"{path}.vec")
-
-
-def _literal(name: Any) -> str:
-    """Return a name, or names, as Python code in a template of `_with_paths`."""
-    return repr(name).replace("{", "{{").replace("}", "}}")
-
-
 def file_of_other_tool(path: str, head: bytes) -> str | None:
     """Return the tool that wrote a file, and the remedy; None if it may be vectors.
 
@@ -201,7 +164,7 @@ def file_of_other_tool(path: str, head: bytes) -> str | None:
         return pickled_arrays(path) if re.match(rb".{10,12}\{'descr': '\|O'", head, re.DOTALL) else _array_alone(path)
     for pattern, found, remedy in _COMPILED:
         if pattern.match(head):
-            return f"{found}; {_with_paths(remedy, path) if remedy else _folder_of(path)}"
+            return f"{found}; {with_paths(remedy, path) if remedy else _folder_of(path)}"
     if _is_binary_glove(head):
         return "numbers without words, as GloVe's vectors.bin has; give vectors.txt (glove -binary 2 writes both)"
     return None
@@ -211,7 +174,7 @@ def folder_of_other_tool(path: str) -> str | None:
     """Return the tool that wrote a folder, unless it is a Hugging Face model, and the remedy; None if it may be one."""
     for name, found, remedy in _FOLDERS:
         if next(Path(path).glob(name), None):
-            return f"{found}; {_with_paths(remedy, path)}"
+            return f"{found}; {with_paths(remedy, path)}"
     return None
 
 
@@ -227,23 +190,23 @@ def pickled_arrays(path: str, names: Sequence[str] = ()) -> str:
     """Return what a file of NumPy with Python objects is, and the remedy. names: arrays of an .npz file."""
     code = "d = numpy.load({path!r}, allow_pickle=True, encoding='bytes')"
     if names:
-        code += f"; d = [d[n][()] for n in {_literal([*names])}]; d = d[0] if len(d) == 1 else d"
+        code += f"; d = [d[n][()] for n in {literal([*names])}]; d = d[0] if len(d) == 1 else d"
     else:
         code += "[()]"
-    line = _line(f"{code}; {_PAIR}", "w", "m")
-    return f"Python objects that NumPy has pickled; {_PICKLED}{_with_paths(line, path, '.words.npz')}"
+    line = npz_line(f"{code}; {PAIR}", "w", "m")
+    return f"Python objects that NumPy has pickled; {_PICKLED}{with_paths(line, path, '.words.npz')}"
 
 
 def _array_alone(path: str) -> str:
     """Describe a .npy file; gensim puts one next to a file of its own."""
     main = re.sub(r"(\.wv)?(\.vectors\w*|\.syn0\w*)?\.npy$", "", path)
     if main != path and os.path.isfile(main):
-        return f"the array of gensim's {main}; {_with_paths(_GENSIM, main)}"
+        return f"the array of gensim's {main}; {with_paths(_GENSIM, main)}"
     folder = os.path.dirname(path) or "."
     if os.path.isfile(os.path.join(folder, "key2row")):
         return f"the array of spaCy's vectors in {folder}; give the folder"
-    line = _line(_READ_WORDS, "w", "numpy.load({path!r})")
-    return f"a NumPy array without words; with a file of one word per row, {_with_paths(line, path)}"
+    line = npz_line(_READ_WORDS, "w", "numpy.load({path!r})")
+    return f"a NumPy array without words; with a file of one word per row, {with_paths(line, path)}"
 
 
 def _is_binary_glove(head: bytes) -> bool:
@@ -258,16 +221,16 @@ def arrays_of_other_tool(path: str, arrays: Mapping[str, np.ndarray]) -> str:
     matrices = [name for name, array in arrays.items() if array.ndim == 2 and array.dtype.kind == "f"]
     matrix = max(matrices, key=lambda name: arrays[name].size, default="MATRIX")
     words = next((name for name, array in arrays.items() if array.ndim == 1 and array.dtype.kind in "US"), "WORDS")
-    load, words = "a = numpy.load({path!r})", f"a[{_literal(words)}]"
+    load, words = "a = numpy.load({path!r})", f"a[{literal(words)}]"
     if marian := next((name for name in matrices if re.fullmatch(r"(encoder_|decoder_)?Wemb(_all|_dec)?", name)), None):
         found = f"a model of Marian or Nematus ({found}), whose words are in its vocabulary (.yml, .json)"
         load, matrix, words = f"{load}; v = yaml.safe_load(open('VOCABULARY'))", marian, "sorted(v, key=v.get)"
-    line = _line(load, words, f"a[{_literal(matrix)}]", package="yaml" if marian else "")
-    return f"{found}; {_with_paths(line, path, '.words.npz')}"
+    line = npz_line(load, words, f"a[{literal(matrix)}]", package="yaml" if marian else "")
+    return f"{found}; {with_paths(line, path, '.words.npz')}"
 
 
 #: a line of MUSE's folder, where its class is
-_MUSE = _line(
+_MUSE = npz_line(
     "import src.dictionary as m; torch.serialization.add_safe_globals([m.Dictionary]); d = torch.load({path!r}, "
     "weights_only=True)",
     "[d['dico'].id2word[i] for i in range(len(d['dico'].id2word))]",
@@ -280,7 +243,7 @@ def refused_of_other_tool(path: str, message: str) -> str:
     """Return the message about a file of torch.save with objects that are not read, or the remedy for MUSE's."""
     if "src.dictionary.Dictionary" not in message:
         return message
-    return f"{path}: vectors of MUSE (--export pth); use --export txt, or in MUSE's folder {_with_paths(_MUSE, path)}"
+    return f"{path}: vectors of MUSE (--export pth); use --export txt, or in MUSE's folder {with_paths(_MUSE, path)}"
 
 
 #: reads NumPy's arrays, too, which torch.load refuses
@@ -293,8 +256,8 @@ def words_with_matrix(path: str, content: Any) -> str | None:
     matrices = {_shape(value)[0]: place for place, value in reversed(parts) if len(_shape(value)) == 2}
     for words, count in filter(None, (_words_in(*part) for part in parts)):
         if matrix := matrices.get(count):
-            line = _line(_LOAD, words, f"torch.as_tensor({matrix}).detach().float().numpy()", "torch")
-            return f"words and a matrix; {_with_paths(line, path)}"
+            line = npz_line(_LOAD, words, f"torch.as_tensor({matrix}).detach().float().numpy()", "torch")
+            return f"words and a matrix; {with_paths(line, path)}"
     return None
 
 
@@ -304,13 +267,13 @@ def state_of_other_tool(path: str, content: Any) -> str:
         return remedy
     shapes = {len(_shape(value)) for value in content.values()} if isinstance(content, Mapping) else set()
     if shapes == {1}:
-        line = _line(_LOAD, "list(d)", "[v.tolist() for v in d.values()]", "torch")
-        return f"a dictionary of words and vectors; {_with_paths(line, path)}"
+        line = npz_line(_LOAD, "list(d)", "[v.tolist() for v in d.values()]", "torch")
+        return f"a dictionary of words and vectors; {with_paths(line, path)}"
     if 2 in shapes:
         return f"weights of a model (a state dict) without its words; {_folder_of(path)}"
     if len(_shape(content)) == 2:
-        line = _line(f"{_LOAD}; {_READ_WORDS}", "w", "torch.as_tensor(d).detach().float().numpy()", "torch")
-        return f"a matrix without words; with a file of one word per row, {_with_paths(line, path)}"
+        line = npz_line(f"{_LOAD}; {_READ_WORDS}", "w", "torch.as_tensor(d).detach().float().numpy()", "torch")
+        return f"a matrix without words; with a file of one word per row, {with_paths(line, path)}"
     return "not a fairseq checkpoint (no 'model' in it); name a checkpoint*.pt that fairseq-train wrote"
 
 
@@ -323,7 +286,7 @@ def _parts(content: Any, place: str = "d", depth: int = 2) -> Iterator[tuple[str
     is_mapping = isinstance(content, Mapping)
     if depth and (is_mapping or isinstance(content, (tuple, list))) and not _words_in(place, content):
         for name, value in content.items() if is_mapping else enumerate(content):
-            inner = f"{place}[{_literal(name)}]"
+            inner = f"{place}[{literal(name)}]"
             yield inner, value
             yield from _parts(value, inner, depth - 1)
 
@@ -338,82 +301,3 @@ def _words_in(place: str, value: Any) -> tuple[str, int] | None:
     if kinds == {(str, int)}:
         return f"sorted({place}, key={place}.get)", len(value)
     return (f"[{place}[i] for i in sorted({place})]", len(value)) if kinds == {(int, str)} else None
-
-
-# ---- Text that is none ----------------------------------------------------------------------------------------------
-
-#: with fewer numbers in a line, several words before them are no phrase
-_FEW = 10
-_DECIMAL = re.compile(rb"[+-]?\d*\.\d+(e[+-]?\d+)?|[+-]?\d+(\.\d*)?e[+-]?\d+", re.IGNORECASE)
-_INTEGER = re.compile(rb"-?\d+")
-
-
-def text_of_other_tool(lines: list[bytes]) -> str | None:
-    """Return what lines of text are if words with numbers are not vectors, and the remedy; None if they may be.
-
-    lines: the first lines of a file, without a header `ROWS DIM`.
-    """
-    lines = [line for line in lines if line.strip()]
-    widths = [numeric_tail(line) for line in lines]
-    first, *body = map(fields, lines)
-    if max(widths) == 1 and all(numeric_tail(line.replace(b",", b" ")) > 1 for line in lines):
-        return r"commas after the numbers; write spaces instead: sed 's/\([0-9]\),/\1 /g' FILE > NEW"
-    if max(widths) == 1:
-        return (
-            "one number per word: a list of words (a fairseq dictionary, counts, a sentencepiece .vocab), a lexicon or "
-            "labels; give word vectors, or name the format if they have one dimension"
-        )
-    if all(map(_INTEGER.fullmatch, itertools.chain(first, *body))):
-        return "numbers of symbols or of labels, and no words; give word vectors"
-    starts = [line[0] for line in (first, *body)]
-    decimals = sum(map(bool, map(_DECIMAL.fullmatch, starts)))
-    if (
-        body
-        and 2 * decimals > len(starts)
-        and all(_DECIMAL.fullmatch(start) or _INTEGER.fullmatch(start) for start in starts)
-    ):
-        return (
-            "numbers without words, as TensorFlow's projector and numpy.savetxt write; give the words, too: "
-            "paste WORDS FILE > NEW"
-        )
-    columns = [b"%d" % column for column in range(max(widths) + 1)]
-    if first[1:] in (columns[:-1], columns[1:]) and body and all(b"." in b"".join(line) for line in body):
-        return "line 1 numbers the columns of a table; remove it: tail -n +2 FILE > NEW"
-    spaces = [len(fields(line)) - width for line, width in zip(lines, widths) if width]
-    if max(widths) < _FEW and sum(count > 2 for count in spaces) > len(lines) / 2:
-        return "several words before the numbers of most lines: a text or a table of results; give word vectors"
-    return None
-
-
-#: between the columns of a table, with a comma for the decimal point but in the last
-_SEPARATORS = (";", "\t", " ", ",")
-
-
-def table_of_other_tool(path: str, lines: list[bytes]) -> str | None:
-    """Return the fault of a table with words and numbers that text of vectors has otherwise, and the remedy; else None.
-
-    lines: the first lines of a file; the first one may be the names of the columns.
-    """
-    texts = [line.decode(errors="replace") for line in lines[:2]]
-    for (above, text), separator in itertools.product(enumerate(texts), _SEPARATORS):
-        if _is_row(text, separator):
-            code = (
-                f"t = csv.reader(open({{path!r}}, encoding='utf-8-sig', newline=''), delimiter={separator!r}); "
-                "w, m = zip(*((r[0], numpy.array([x.replace(',', '.') for x in r[1:]], 'f4')) for r in "
-                f"itertools.islice(t, {above}, None) if r))"
-            )
-            line = _with_paths(_line(code, "w", "m", "csv, itertools"), path)
-            return f":{above + 1}: a table with {separator!r} between the columns ({text[:60]!r}); {line}"
-    return None
-
-
-def _is_row(text: str, separator: str) -> bool:
-    """Return True for a line of a table that is a word and numbers, unless they only number the columns."""
-    try:
-        word, *values = next(csv.reader([text], delimiter=separator), [""])
-    except csv.Error:  # bytes that are no text
-        return False
-    numbers = [value.strip().replace(",", ".") for value in values]
-    columns = list(map(str, range(len(numbers) + 1)))
-    are_numbers = len(numbers) > 1 and all(parse_number(number.encode()) is not None for number in numbers)
-    return are_numbers and not numeric_tail(word.encode()) and numbers not in (columns[:-1], columns[1:])

@@ -15,7 +15,6 @@ without a record is prepared as the user says (`parse_steps`); what its dictiona
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
@@ -27,7 +26,7 @@ from typing import Any
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.io import PathLike, read_json, write_json
 from embinit_fairseq.machine import package_versions
-from embinit_fairseq.vocab.dictionary import is_filler, read_dictionary
+from embinit_fairseq.vocab.dictionary import is_filler, read_dictionary, symbols_digest
 from embinit_fairseq.vocab.preparation_options import written
 from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
 from embinit_fairseq.vocab.step_files import STEP_FILES, contents, given_by, hashes
@@ -184,8 +183,7 @@ def own_record(dictionary: Path) -> str:
 
 def symbols_hash(symbols: Sequence[str]) -> str:
     """Return a short hash of a dictionary's symbols in their order; fillers at its end do not count."""
-    words = [symbol for symbol in symbols if not is_filler(symbol)]
-    return hashlib.sha256("\n".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return symbols_digest([symbol for symbol in symbols if not is_filler(symbol)])
 
 
 # ---- Read and write -------------------------------------------------------------------------------------------------

@@ -147,6 +147,7 @@ class Sentencepiece:
             )
 
         def kind_of(piece: str, kind: int) -> int | None:
+            """Return the new type of a piece; None to remove it."""
             if kind not in (_NORMAL, _USER_DEFINED) or piece in symbols:
                 return kind
             is_step = self._type == _BPE and kind == _NORMAL and len(piece) > 1
@@ -243,6 +244,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any, bytes]]:
     """Yield (number, value, bytes) of each field of a message."""
 
     def varint(at: int) -> tuple[int, int]:
+        """Return the number that begins at a byte, seven bits per byte, and the place after it."""
         value = shift = 0
         while True:
             byte = message[at]

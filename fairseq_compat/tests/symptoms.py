@@ -10,8 +10,8 @@ import importlib
 import json
 import sys
 
-FILES = ("configuration_symptoms", "checkpoint_symptoms", "model_symptoms", "training_symptoms")
-FILES += ("data_symptoms", "scoring_symptoms", "text_symptoms")
+FILES = ("configuration_symptoms", "checkpoint_symptoms", "model_symptoms", "training_symptoms", "process_symptoms")
+FILES += ("data_symptoms", "scoring_symptoms", "text_symptoms", "option_symptoms")
 
 
 def look_for(name: str) -> str | None:

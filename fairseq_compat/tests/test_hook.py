@@ -205,6 +205,16 @@ def test_a_fix_looks_at_the_source(source: str | None, fixed: str | None, expect
     assert runner.read_source(sys.executable) is runner.read_source("none.py") is None
 
 
+@pytest.mark.parametrize("name", runner.fix_names())
+def test_a_fix_changes_each_of_its_modules_in_one_way(name: str) -> None:
+    fix = runner.load_fix(name)
+    modules = {module for module, names in hook.FIXES.items() if name in names}
+    patches = vars(fix).get("PATCHES", {})
+    assert patches.keys() <= modules
+    assert hasattr(fix, "patch") or hasattr(fix, "executing") or patches.keys() == modules
+    assert patches.keys() != modules or not hasattr(fix, "patch")
+
+
 def test_a_fairseq_that_a_fix_does_not_know(stand_in: Path, capsys: pytest.CaptureFixture) -> None:
     """It is left alone, and one line says so, in this process and all that it starts."""
     write(stand_in.parent, dataclass_configs="known = False", trainer="known = False")

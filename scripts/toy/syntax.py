@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from toy.lexicon import Adjective, Noun, Pronoun, Time, Verb
 
 DETERMINERS = ("def", "indef", "bare", "kein", "number", "mein", "dein", "sein", "ihr", "unser")
-TENSES = ("present", "past", "modal", "future")
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,7 @@ class PlacePhrase:
 class Clause:
     """Exactly one of `verb` and `predicate` (an adjective after "sein") is set.
 
+    tense: present, past, modal or future.
     negated: "nicht"; a determiner "kein" of the direct object negates the English verb too.
     time: a `Time` or None; manner: a pair of words or a noun phrase after "mit"; frequency: a pair of words.
     """

@@ -22,7 +22,8 @@ from trainings import (
     validation_loss,
 )
 
-from embinit_fairseq.checkpoints.loading import initialisation_record, load_checkpoint
+from embinit_fairseq.checkpoint_file import initialisation_record
+from embinit_fairseq.checkpoints.loading import load_checkpoint
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.init.init_report import unpack_rows
 

@@ -23,7 +23,8 @@ from tupe_reference import randomise
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.interop import tokenizers, verify_export
 from embinit_fairseq.interop.architectures import TUPE
-from embinit_fairseq.interop.export import ExportRequest, configuration
+from embinit_fairseq.interop.export import configuration
+from embinit_fairseq.interop.export_request import ExportRequest
 from embinit_fairseq.interop.remote import code_files
 from embinit_fairseq.interop.trained import Trained, open_trained
 from embinit_fairseq.models.tupe import TupeModel

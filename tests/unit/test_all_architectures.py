@@ -16,7 +16,7 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 from torch import nn
 
-from embinit_fairseq.checkpoints.loading import initialisation_record
+from embinit_fairseq.checkpoint_file import initialisation_record
 from embinit_fairseq.embed_init.fill import embed_init
 from embinit_fairseq.embed_init.request import EmbedInitOptions, InitRequest, check_request
 from embinit_fairseq.embed_init.slots import find_slots

@@ -10,7 +10,7 @@ from expand_checkpoints import TWO_TABLES, USER_DIR, as_fairseq, make, w_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embinit_fairseq.init.methods import Given, recipe_of
+from embinit_fairseq.init.methods import MethodInputs, recipe_of
 from embinit_fairseq.init.weights import bound_entries, bound_of
 
 
@@ -123,19 +123,19 @@ def test_a_word_whose_share_vanishes():
 
 def test_a_second_copy_of_a_row_is_a_new_word():
     """Old words a, b; new ones a, b, b: all probability on b is halved. And a filler is a mean of what stays."""
-    given = Given(2, np.array([0, 1, 1]), np.ones(3, bool), (np.array([0, 1]), None))
+    given = MethodInputs(2, np.array([0, 1, 1]), np.ones(3, bool), (np.array([0, 1]), None))
     bound = recipe_of("avg", given).bound(())
     assert bound.limit == math.log(2)
     assert divergence(np.array([[0.0, 1.0]]), np.array([-60.0, 0.0])) == pytest.approx(math.log(2))
     # old a, b, c; new a, b and a filler; then a word that is the mean of a, b and c, too
     mean = (np.arange(3), np.full(3, 1 / 3))
-    filler = Given(3, np.array([0, 1, -1]), np.array([True, True, False]), mean)
+    filler = MethodInputs(3, np.array([0, 1, -1]), np.array([True, True, False]), mean)
     assert w_of(recipe_of("avg", filler).weights)[2].tolist() == [0.5, 0.5, 0]
     assert recipe_of("avg", filler).bound(()).limit == math.log(1.5)
-    removed = Given(3, np.array([0, 1, -1, -1]), np.array([True, True, False, True]), mean)
+    removed = MethodInputs(3, np.array([0, 1, -1, -1]), np.array([True, True, False, True]), mean)
     assert recipe_of("avg", removed).bound(()) is None
     # nothing is new
-    assert recipe_of("copy", Given(3, np.array([2, 0]), np.ones(2, bool), mean)).bound(()).limit == 0
+    assert recipe_of("copy", MethodInputs(3, np.array([2, 0]), np.ones(2, bool), mean)).bound(()).limit == 0
 
 
 FAMILIES = ["lm", "lm_tied", "roberta", "tupe", "electra", "transformer_shared", "duo", "lstm"]

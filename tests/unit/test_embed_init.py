@@ -20,7 +20,7 @@ from source_files import numbers
 from torch import nn
 
 import embinit_fairseq
-from embinit_fairseq.checkpoints.loading import initialisation_record
+from embinit_fairseq.checkpoint_file import initialisation_record
 from embinit_fairseq.embed_init import plugin
 from embinit_fairseq.errors import CoverageError, EmbinitError, OptionError, VectorFileError
 from embinit_fairseq.init import strategies

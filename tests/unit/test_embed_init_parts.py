@@ -19,7 +19,7 @@ from torch import nn
 
 from embinit_fairseq.embed_init import plugin
 from embinit_fairseq.embed_init.fill import _write_report, sources_of
-from embinit_fairseq.embed_init.freeze import apply_freezes
+from embinit_fairseq.embed_init.freeze import apply_freezes, freezes_of
 from embinit_fairseq.embed_init.options import SECTION
 from embinit_fairseq.embed_init.request import EmbedInitOptions, Freeze, InitRequest, check_request, request_from
 from embinit_fairseq.embed_init.restore import Checkpoint, check_optimizer, find_checkpoint, path_to_restore
@@ -191,8 +191,7 @@ class Optimizer:
 @pytest.mark.parametrize("kind", ["single", "flat", "list"])
 def test_known_rows_stay_until_the_update_and_move_after_it(kind):
     first, embedding, slots, task = prepare_freeze(torch.float32 if kind == "single" else torch.float16)
-    done = apply_freezes([Freeze("encoder", True, 3)], slots, {"encoder": KNOWN}, task)
-    assert done == {"encoder": "encoder:known:3"}
+    apply_freezes(freezes_of([Freeze("encoder", True, 3)], slots), slots, {"encoder": KNOWN}, task)
     optimizer = Optimizer([first, embedding.weight], kind)
     begin, began = embedding.weight.detach().clone(), first.detach().clone()
     for update in range(5):
@@ -212,7 +211,7 @@ def test_known_rows_stay_until_the_update_and_move_after_it(kind):
 def test_whole_matrices_are_left_out_of_training():
     for held, trained in (((), False), (("encoder",), True)):  # its optimizer knows it: the rows are held instead
         _, embedding, slots, task = prepare_freeze()
-        apply_freezes([Freeze("encoder")], slots, {}, task, held)
+        apply_freezes({"encoder": Freeze("encoder")}, slots, {}, task, held)
         assert embedding.weight.requires_grad == trained
         if trained:
             embedding(torch.tensor([0, 2])).sum().backward()
@@ -222,7 +221,7 @@ def test_whole_matrices_are_left_out_of_training():
         ([Freeze("encoder"), Freeze("encoder", until=3)], {}, "--embed-init-freeze encoder encoder:3: .*one of them"),
     ):
         with pytest.raises(EmbinitError, match=message):
-            apply_freezes(freezes, slots, known, task)
+            apply_freezes(freezes_of(freezes, slots), slots, known, task)
     slots = {"a": {"freeze": "a"}, "b": {"freeze": "b:known"}, "c": {"freeze": None}}
     slots["d"] = {"freeze": "d", "in_optimizer": True}
     slots["e"] = {"freeze": "e:9", "in_optimizer": False}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from embinit_fairseq.init import draws as module
 from embinit_fairseq.init import weights
 from embinit_fairseq.init.draws import gaussian_rows
-from embinit_fairseq.init.methods import Given, Recipe, new_rows, recipe_of
+from embinit_fairseq.init.methods import MethodInputs, Recipe, new_rows, recipe_of
 from embinit_fairseq.init.weights import mean_row
 
 ROWS = np.array([0, 1, 2, 5, 6, 9])
@@ -21,7 +21,7 @@ def recipe(method, count, averaged, scale=None, seed=1, subwords=(), old_size=10
     """An expansion of `old_size` rows by `count` words."""
     old_row = np.array([*range(old_size), *[-1] * count])
     means = {old_size + number: (rows, None) for number, rows in enumerate(subwords)}
-    return recipe_of(method, Given(old_size, old_row, old_row < 0, (averaged, None), means), scale, seed)
+    return recipe_of(method, MethodInputs(old_size, old_row, old_row < 0, (averaged, None), means), scale, seed)
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from torch import nn
 
 from embinit_fairseq.checkpoints.build import data_folder, languages_of
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.init.given import rows_to_average
 from embinit_fairseq.init.init_report import pack_rows, symbols_digest, unpack_rows
+from embinit_fairseq.init.method_inputs import rows_to_average
 from embinit_fairseq.resize.core import resized_record
 from embinit_fairseq.resize.expand import place_words, read_words, subwords_of_words
 from embinit_fairseq.resize.old_model import OldModel

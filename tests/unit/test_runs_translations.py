@@ -9,8 +9,8 @@ import pytest
 from run_folders import end, write_lines
 
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.runs.forms import read_file
 from embinit_fairseq.runs.log import CONFIGURATION
+from embinit_fairseq.runs.text_files import read_file
 from embinit_fairseq.runs.translations import read_translations
 
 SENTENCES = [f'"The {a}\'s {b}", says {c} & Co, is well-known.' for a in ("dog", "cat") for b in "uvw" for c in "xyz"]

@@ -71,7 +71,7 @@ FIXES = {
     "fairseq.models.bart.hub_interface": ("skipped_sentences", "hub_segmentations"),
     "fairseq.models.roberta.hub_interface": ("hub_segmentations",),
     "fairseq.models.roberta.alignment_utils": ("hub_segmentations",),
-    "fairseq_cli.preprocess": ("line_ends", "broken_options", "text_pairs"),
+    "fairseq_cli.preprocess": ("line_ends", "broken_options", "text_pairs", "carried_records"),
     "fairseq_cli.interactive": (
         "line_ends",
         "shards",

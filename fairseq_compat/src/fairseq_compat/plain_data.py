@@ -19,9 +19,7 @@ of its list by module and name, which the stand-ins have; it needs 2.4 for that,
 
 from __future__ import annotations
 
-import os
 import re
-import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -41,14 +39,6 @@ TORCH_NAMES = re.compile(
     r"|torch\.nn\.parameter\.Parameter|torch\.(Size|device|Tensor|(storage\.)?\w+Storage|[a-z]+\d*|float\d\w+)"
     r"|collections\.(OrderedDict|Counter)|builtins\.(set|complex)|_codecs\.encode"
 )
-
-
-def is_whole_zip(path: str | os.PathLike[str]) -> bool:
-    """Return True if a file in torch's zip format has its directory, which is written last."""
-    try:
-        return zipfile.is_zipfile(path)
-    except zipfile.BadZipFile:  # raised for a directory that says it is on another disk
-        return False
 
 
 class DType:

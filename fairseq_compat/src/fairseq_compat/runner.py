@@ -7,6 +7,7 @@ import importlib
 import os
 import re
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from types import ModuleType
 
@@ -35,6 +36,12 @@ def load_fix(name: str) -> ModuleType:
 def is_needed(fix: ModuleType) -> bool:
     """Return True if the installed versions of Python and the libraries need a fix."""
     return not hasattr(fix, "needed") or fix.needed()
+
+
+def patch_of(fix: ModuleType, module: str) -> Callable[[ModuleType], None] | None:
+    """Return the function by which a fix changes a module of this name; None if it acts only while modules execute."""
+    patches: dict[str, Callable[[ModuleType], None]] = getattr(fix, "PATCHES", {})
+    return patches.get(module) or getattr(fix, "patch", None)
 
 
 def disabled() -> set[str]:
@@ -118,6 +125,6 @@ def execute(module: ModuleType, loader, names: tuple[str, ...]) -> None:
                 stack.enter_context(fix.executing(module))
         loader.exec_module(module)
     for name, fix in reversed(fixes.items()):  # of several wrappers of a function the first fix is the outermost
-        if hasattr(fix, "patch"):
-            fix.patch(module)
+        if (patch := patch_of(fix, module.__name__)) is not None:
+            patch(module)
         APPLIED.setdefault(name, set()).add(module.__name__)

@@ -7,6 +7,7 @@ code, or as "Can go" says. It defines:
     BROKEN            regular expression of the code that it changes
     FIXED             maybe: regular expression of a module that does not have this code and does not need the fix
     needed()          maybe: False if the installed versions of Python and the libraries do not need it
-    patch(module)     changes the module of fairseq after its execution
+    patch(module)     changes a module of fairseq after its execution
+    PATCHES           instead, or as well: name of a module -> the function that changes this one
     executing(module) instead, or as well: a context manager around its execution
 """

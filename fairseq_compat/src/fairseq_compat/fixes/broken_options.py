@@ -72,8 +72,8 @@ def has_default(name: str, field, args) -> bool:
     return get_origin(field.type) is list or (pointer is not None and bool(getattr(args, pointer[1], True)))
 
 
-def patch_conversion(module) -> None:
-    """Name an option that is missing, unless it has a default."""
+def patch_configuration(module) -> None:
+    """Name an option that is missing, unless it has a default; keep a criterion or segmentation that the user names."""
 
     def reason(error, args):
         missing = missing_option(str(error))
@@ -89,10 +89,6 @@ def patch_conversion(module) -> None:
         if unset:
             args = argparse.Namespace(**{name: value for name, value in vars(args).items() if name not in unset})
         return original(sub_node, data_class, args)
-
-
-def patch_overwriting(module) -> None:
-    """Replace a criterion or segmentation of the training by another one that the user names."""
 
     @wrap(module)
     def overwrite_args_by_name(original, cfg, overrides):
@@ -124,13 +120,7 @@ def patch_task(module) -> None:
 
 PATCHES = {
     "fairseq.tasks.fairseq_task": patch_task,
-    "fairseq.dataclass.utils": patch_overwriting,
+    "fairseq.dataclass.utils": patch_configuration,
     "fairseq.models.transformer.transformer_config": patch_transformer_config,
     "fairseq_cli.preprocess": patch_preprocess,
 }
-
-
-def patch(module):
-    if module.__name__ == "fairseq.dataclass.utils":
-        patch_conversion(module)
-    PATCHES[module.__name__](module)

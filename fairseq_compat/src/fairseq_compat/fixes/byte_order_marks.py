@@ -36,11 +36,14 @@ def open_unmarked(file, mode="r", *args, encoding=None, **options):
 
 
 def patch(module):
-    if module.__name__ != "subword_nmt.apply_bpe":
-        module.open = open_unmarked
-        return
+    module.open = open_unmarked
 
+
+def patch_codes(module) -> None:
     @wrap(module.BPE)
     def __init__(original, self, codes, *args, **options):
         codes.seek(0)
         original(self, io.StringIO(codes.read().removeprefix("\ufeff")), *args, **options)
+
+
+PATCHES = {"subword_nmt.apply_bpe": patch_codes}

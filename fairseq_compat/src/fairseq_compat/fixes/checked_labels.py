@@ -150,7 +150,3 @@ PATCHES = {
     "fairseq.tasks.sentence_ranking": patch_ranking,
     "fairseq.criterions.sentence_prediction": patch_criterion,
 }
-
-
-def patch(module) -> None:
-    PATCHES[module.__name__](module)

@@ -51,11 +51,7 @@ def patch_dataset(module) -> None:
         return batch
 
 
-def patch(module):
-    if module.__name__ == "fairseq.data.lm_context_window_dataset":
-        patch_dataset(module)
-        return
-
+def patch_command(module) -> None:
     @wrap(module)
     def main(original, cfg, **options):
         if isinstance(cfg, argparse.Namespace):
@@ -67,3 +63,6 @@ def patch(module):
                 "part of them; give a smaller window, or more tokens, up to the model's positions"
             )
         return original(cfg, **options)
+
+
+PATCHES = {"fairseq.data.lm_context_window_dataset": patch_dataset, "fairseq_cli.eval_lm": patch_command}

@@ -69,7 +69,3 @@ def patch_validation(module) -> None:
 
 
 PATCHES = {"fairseq.scoring.bleu": patch_scorer, "fairseq.tasks.translation": patch_validation}
-
-
-def patch(module):
-    PATCHES[module.__name__](module)

@@ -73,11 +73,7 @@ def patch_options(module) -> None:
         return parser
 
 
-def patch(module):
-    if module.__name__ == "fairseq.options":
-        patch_options(module)
-        return
-
+def patch_import(module) -> None:
     @wrap(module)
     def import_user_module(original, args):
         user_dir = getattr(args, "user_dir", None)
@@ -87,3 +83,6 @@ def patch(module):
         for folder in [resolved(module, name) for name in names]:
             # the configuration, and so the checkpoint, keeps what the user wrote
             original(argparse.Namespace(user_dir=folder))
+
+
+PATCHES = {"fairseq.options": patch_options, "fairseq.utils": patch_import}

@@ -93,13 +93,6 @@ def check(options: dict[str, Any]) -> None:
             raise ValueError(f"{flag}: found {value!r}, expected {expected}; give {flag} {example}")
 
 
-def patch_conversion(module) -> None:
-    @wrap(module)
-    def convert_namespace_to_omegaconf(original, args):
-        check(vars(args))
-        return original(args)
-
-
 def patch_train(module) -> None:
     @wrap(module)
     def main(original, cfg, *args, **options):  # fairseq-hydra-train calls it, too
@@ -134,9 +127,22 @@ def patch_function(module, name: str) -> None:
             raise WrongValueError(f"found {x!r}, expected {EXPECTED[name]}, quoted once") from error
 
 
-def patch(module):
-    if module.__name__ == "fairseq_cli.train":
-        return patch_train(module)
+def patch_functions(module) -> None:
     for name in EXPECTED.keys() & vars(module).keys():
         patch_function(module, name)
-    return patch_conversion(module) if hasattr(module, "convert_namespace_to_omegaconf") else None
+
+
+def patch_dataclasses(module) -> None:
+    patch_functions(module)
+
+    @wrap(module)
+    def convert_namespace_to_omegaconf(original, args):
+        check(vars(args))
+        return original(args)
+
+
+PATCHES = {
+    "fairseq.dataclass.utils": patch_dataclasses,
+    "fairseq.utils": patch_functions,
+    "fairseq_cli.train": patch_train,
+}

@@ -63,5 +63,4 @@ def patch_generate(module) -> None:
     shadow(module, "checkpoint_utils.load_model_ensemble", load_model_ensemble)
 
 
-def patch(module):
-    (patch_generate if module.__name__ == "fairseq_cli.generate" else patch_generator)(module)
+PATCHES = {"fairseq.sequence_generator": patch_generator, "fairseq_cli.generate": patch_generate}

@@ -72,5 +72,4 @@ def patch_amp(module) -> None:
             self.scaler.load_state_dict(state_dict["grad_scaler"])
 
 
-def patch(module):
-    (patch_amp if module.__name__.endswith("amp_optimizer") else patch_half)(module)
+PATCHES = {"fairseq.optim.fp16_optimizer": patch_half, "fairseq.optim.amp_optimizer": patch_amp}

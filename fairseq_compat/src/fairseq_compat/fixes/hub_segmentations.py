@@ -53,7 +53,7 @@ def too_long(error: Exception, hub, *_args, **_options) -> str | None:
     return f"the text has more tokens than the model has positions ({hub.model.max_positions()}): shorten it"
 
 
-def patch_hub(module, hub) -> None:
+def patch_hub(hub) -> None:
     @wrap(hub)
     def __init__(original, self, cfg, task, model):
         check_gpt2(cfg, task.source_dictionary)
@@ -62,7 +62,7 @@ def patch_hub(module, hub) -> None:
 
 
 def patch_roberta(module) -> None:
-    patch_hub(module, module.RobertaHubInterface)
+    patch_hub(module.RobertaHubInterface)
 
     @wrap(module.RobertaHubInterface)
     def fill_mask(original, self, masked_input, topk=5):
@@ -80,8 +80,8 @@ def patch_alignment(module) -> None:
         return original() if hasattr(nlp.Defaults, "create_tokenizer") else nlp.tokenizer
 
 
-def patch(module) -> None:
-    if module.__name__ == "fairseq.models.bart.hub_interface":
-        patch_hub(module, module.BARTHubInterface)
-    else:
-        (patch_alignment if module.__name__.endswith("alignment_utils") else patch_roberta)(module)
+PATCHES = {
+    "fairseq.models.bart.hub_interface": lambda module: patch_hub(module.BARTHubInterface),
+    "fairseq.models.roberta.hub_interface": patch_roberta,
+    "fairseq.models.roberta.alignment_utils": patch_alignment,
+}

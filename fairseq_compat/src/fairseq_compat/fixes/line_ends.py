@@ -69,7 +69,13 @@ def open_input(name: str, encoding: str | None = "utf-8"):
         return nullcontext(sys.stdin)
 
 
+def patch(module):
+    module.open = open_lines
+
+
 def patch_score(module) -> None:
+    module.open = open_lines
+
     @wrap(module)
     def cli_main(original):
         with open_input("-", None) as lines:
@@ -85,25 +91,22 @@ def patch_hub(module) -> None:
         return original(self, sentences, replace_newline_with_eos=replace_newline_with_eos, **options)
 
 
+def patch_sacremoses(module) -> None:
+    module.open = open_lines
+    shadow(module, "click.get_text_stream", lambda name, encoding=None: open_input("-", encoding))
+
+
 def patch_subword_nmt(module) -> None:
     sys.stdin = LineReader(getattr(sys.stdin, "stream", sys.stdin))  # of the reader that it put there
     shadow(module, "codecs.open", open_lines)
 
 
-#: changes of modules that do not only call ``open``
 PATCHES = {
     "fairseq_cli.interactive": lambda module: shadow(
         module, "fileinput.input", lambda files, openhook=None: open_input(files[0])
     ),
     "fairseq_cli.score": patch_score,
     "fairseq.hub_utils": patch_hub,
-    "sacremoses.cli": lambda module: shadow(
-        module, "click.get_text_stream", lambda name, encoding=None: open_input("-", encoding)
-    ),
+    "sacremoses.cli": patch_sacremoses,
     "subword_nmt.subword_nmt": patch_subword_nmt,
 }
-
-
-def patch(module):
-    module.open = open_lines
-    PATCHES.get(module.__name__, lambda module: None)(module)

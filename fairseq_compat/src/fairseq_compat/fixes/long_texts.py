@@ -96,5 +96,4 @@ def patch_task(module) -> None:
         return shortened
 
 
-def patch(module) -> None:
-    (patch_trainer if module.__name__ == "fairseq.trainer" else patch_task)(module)
+PATCHES = {"fairseq.trainer": patch_trainer, **dict.fromkeys(TASKS, patch_task)}

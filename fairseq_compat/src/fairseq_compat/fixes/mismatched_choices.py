@@ -135,8 +135,11 @@ def of_command(command: str, error: Exception, cfg, *args, **options) -> str | N
 
 
 def patch(module):
-    package, _, name = module.__name__.rpartition(".")
-    if package != "fairseq_cli":
-        explain_failures(module, "convert_namespace_to_omegaconf", of_conversion)
-    else:
-        explain_failures(module, "main", of_training if name == "train" else functools.partial(of_command, name))
+    command = module.__name__.rpartition(".")[2]
+    explain_failures(module, "main", functools.partial(of_command, command))
+
+
+PATCHES = {
+    "fairseq.dataclass.utils": lambda module: explain_failures(module, "convert_namespace_to_omegaconf", of_conversion),
+    "fairseq_cli.train": lambda module: explain_failures(module, "main", of_training),
+}

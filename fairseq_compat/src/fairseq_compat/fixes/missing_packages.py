@@ -60,5 +60,4 @@ def patch_utils(module) -> None:
         return config
 
 
-def patch(module):
-    (patch_train if hasattr(module, "main") else patch_utils)(module)
+PATCHES = {"fairseq.dataclass.utils": patch_utils, "fairseq_cli.train": patch_train}

@@ -30,16 +30,16 @@ def moses_code(code: str) -> str:
         return code
 
 
-def patch_tokenizer(tokenizer) -> None:
-    @wrap(tokenizer)
+def patch_tokenizer(module) -> None:
+    @wrap(module.MosesTokenizer)
     def __init__(original, self, cfg):
         cfg = copy.copy(cfg)
         cfg.source_lang, cfg.target_lang = moses_code(cfg.source_lang), moses_code(cfg.target_lang)
         original(self, cfg)
 
 
-def patch_validation(task) -> None:
-    @wrap(task)
+def patch_validation(module) -> None:
+    @wrap(module.TranslationTask)
     def build_model(original, self, *args, **kwargs):
         options = self.cfg
         if options.eval_bleu and options.eval_bleu_detok == "moses":
@@ -48,8 +48,7 @@ def patch_validation(task) -> None:
         return original(self, *args, **kwargs)
 
 
-def patch(module):
-    if module.__name__.endswith("moses_tokenizer"):
-        patch_tokenizer(module.MosesTokenizer)
-    else:
-        patch_validation(module.TranslationTask)
+PATCHES = {
+    "fairseq.data.encoders.moses_tokenizer": patch_tokenizer,
+    "fairseq.tasks.translation": patch_validation,
+}

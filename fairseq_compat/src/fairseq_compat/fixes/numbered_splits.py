@@ -16,17 +16,18 @@ from fairseq_compat.patches import wrap
 BROKEN = r"sample_ratios\[0\] = upsample_primary|p not in specified_subsets"
 
 
-def patch(module):
-    if module.__name__ == "fairseq.data.data_utils":
+def patch_validation(module) -> None:
+    @wrap(module)
+    def _find_extra_valid_paths(original, dataset_path):
+        return {name.partition(".")[0] for name in original(dataset_path)}
 
-        @wrap(module)
-        def _find_extra_valid_paths(original, dataset_path):
-            return {name.partition(".")[0] for name in original(dataset_path)}
 
-        return
-
+def patch_training(module) -> None:
     @wrap(module)
     def load_langpair_dataset(original, *args, **options):
         if options.get("upsample_primary") == -1:
             options["upsample_primary"] = 1
         return original(*args, **options)
+
+
+PATCHES = {"fairseq.data.data_utils": patch_validation, "fairseq.tasks.translation": patch_training}

@@ -293,7 +293,3 @@ PATCHES = {
     "fairseq.trainer": patch_trainer,
     "fairseq.data.iterators": patch_batches,
 }
-
-
-def patch(module):
-    PATCHES[module.__name__](module)

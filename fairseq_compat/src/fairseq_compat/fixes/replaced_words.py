@@ -17,6 +17,7 @@ Can go: with a fairseq that aligns when it replaces.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from fairseq_compat.patches import shadow, wrap
 
@@ -87,7 +88,8 @@ def with_words(task, words_of):
     return task
 
 
-def patch_generate(module, cfg) -> None:
+def name_sources(module, cfg) -> None:
+    """Let fairseq-generate name the text of the data set."""
     setup_task = module.tasks.setup_task
 
     def setup(*args, **options):
@@ -102,7 +104,8 @@ def patch_generate(module, cfg) -> None:
     shadow(module, "tasks.setup_task", setup)
 
 
-def patch_interactive(module, cfg) -> None:
+def name_lines(module, cfg) -> None:
+    """Let fairseq-interactive name the lines that it reads."""
     texts: list[str] = []  # of the batch that is being translated
 
     @wrap(module)
@@ -118,13 +121,8 @@ def patch_interactive(module, cfg) -> None:
     )
 
 
-PATCHES = {"fairseq_cli.generate": patch_generate, "fairseq_cli.interactive": patch_interactive}
-
-
-def patch(module):
-    if module.__name__ == "fairseq.utils":
-        patch_utils(module)
-        return
+def patch_command(name_texts, module) -> None:
+    """Let a command name the texts that it translates, for calls with ``--replace-unk``."""
 
     @wrap(module)
     def main(original, cfg, *args, **options):
@@ -138,8 +136,15 @@ def patch(module):
             raise ValueError("--replace-unk takes the word with the largest weight: give --print-alignment hard")
         cfg.generation.print_alignment = "hard"
         before = dict(vars(module))
-        PATCHES[module.__name__](module, cfg)
+        name_texts(module, cfg)
         try:
             return original(cfg, *args, **options)
         finally:
             vars(module).update(before)
+
+
+PATCHES = {
+    "fairseq.utils": patch_utils,
+    "fairseq_cli.generate": partial(patch_command, name_sources),
+    "fairseq_cli.interactive": partial(patch_command, name_lines),
+}

@@ -320,7 +320,3 @@ PATCHES = {
     "fairseq.distributed.utils": patch_processes,
     "fairseq.data.iterators": patch_workers,
 }
-
-
-def patch(module):
-    PATCHES[module.__name__](module)

@@ -73,6 +73,8 @@ def patch_score(module) -> None:
             sacrebleu.corpus_bleu = corpus_bleu
 
 
-def patch(module):
-    name = module.__name__.rpartition(".")[2]
-    {"score": patch_score, "generate": patch_generate, "chrf": patch_chrf}[name](module)
+PATCHES = {
+    "fairseq.scoring.chrf": patch_chrf,
+    "fairseq_cli.generate": patch_generate,
+    "fairseq_cli.score": patch_score,
+}

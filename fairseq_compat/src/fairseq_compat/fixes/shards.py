@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import builtins
 import itertools
+from functools import partial
 
 from fairseq_compat.patches import shadow, wrap
 
@@ -56,14 +57,15 @@ def share(task, cfg):
     return task
 
 
-def patch_tasks(module, cfg) -> None:
+def share_task(module, cfg) -> None:
     """Share the batches of the task that a command sets up."""
     setup_task = module.tasks.setup_task
     shadow(module, "tasks.setup_task", lambda *args, **options: share(setup_task(*args, **options), cfg))
 
 
-def patch_generate(module, cfg) -> None:
-    patch_tasks(module, cfg)
+def share_generation(module, cfg) -> None:
+    """Share the batches; the file of results has the number of the shard."""
+    share_task(module, cfg)
 
     def open_own(path, *args, **options):
         return builtins.open(f"{path.removesuffix('.txt')}.shard{cfg.dataset.shard_id}.txt", *args, **options)
@@ -71,7 +73,8 @@ def patch_generate(module, cfg) -> None:
     module.open = open_own  # the command opens generate-test.txt, nothing else
 
 
-def patch_validate(module, cfg) -> None:
+def share_validation(module, cfg) -> None:
+    """Share the batches of the task of the checkpoint."""
     load = module.checkpoint_utils.load_model_ensemble_and_task
 
     def load_model_ensemble_and_task(*args, **options):
@@ -81,7 +84,7 @@ def patch_validate(module, cfg) -> None:
     shadow(module, "checkpoint_utils.load_model_ensemble_and_task", load_model_ensemble_and_task)
 
 
-def patch_interactive(module, cfg) -> None:
+def share_lines(module, cfg) -> None:
     """Share the lines: batches are made of each buffer of lines."""
     shard, shards = shard_of(cfg)
     numbers = itertools.count()
@@ -93,23 +96,25 @@ def patch_interactive(module, cfg) -> None:
             yield batch._replace(ids=batch.ids.new_tensor([own[number] for number in batch.ids.tolist()]))
 
 
-PATCHES = {
-    "generate": patch_generate,
-    "validate": patch_validate,
-    "interactive": patch_interactive,
-    "eval_lm": patch_tasks,
-}
+def patch_command(share_data, module) -> None:
+    """Let a command share its data, for calls with ``--num-shards``."""
 
-
-def patch(module):
     @wrap(module)
     def main(original, cfg, *args, **options):
         if isinstance(cfg, argparse.Namespace):
             cfg = module.convert_namespace_to_omegaconf(cfg)
         before = {"open": builtins.open, **vars(module)}
         if shard_of(cfg)[1] > 1:
-            PATCHES[module.__name__.rpartition(".")[2]](module, cfg)
+            share_data(module, cfg)
         try:
             return original(cfg, *args, **options)
         finally:
             vars(module).update(before)
+
+
+PATCHES = {
+    "fairseq_cli.generate": partial(patch_command, share_generation),
+    "fairseq_cli.validate": partial(patch_command, share_validation),
+    "fairseq_cli.interactive": partial(patch_command, share_lines),
+    "fairseq_cli.eval_lm": partial(patch_command, share_task),
+}

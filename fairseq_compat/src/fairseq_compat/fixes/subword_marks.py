@@ -45,7 +45,7 @@ def patch_data_utils(module) -> None:
         return original(sentence, MARK if symbol == "@@" else symbol)
 
 
-def patch_command(module) -> None:
+def patch(module) -> None:
     @wrap(module)
     def main(original, cfg, *args, **options):
         from fairseq.registry import REGISTRIES
@@ -66,7 +66,3 @@ def patch_command(module) -> None:
 
 
 PATCHES = {"fairseq_cli.eval_lm": patch_eval_lm, "fairseq.data.data_utils": patch_data_utils}
-
-
-def patch(module):
-    PATCHES.get(module.__name__, patch_command)(module)

@@ -161,7 +161,3 @@ PATCHES = {
     "fairseq.tasks": patch_tasks,
     "fairseq.tasks.translation": patch_validation,
 }
-
-
-def patch(module):
-    PATCHES[module.__name__](module)

@@ -173,5 +173,4 @@ def patch_compose(module) -> None:
         return config
 
 
-def patch(module):
-    (patch_hydra_train if hasattr(module, "_hydra_main") else patch_compose)(module)
+PATCHES = {"fairseq.dataclass.utils": patch_compose, "fairseq_cli.hydra_train": patch_hydra_train}

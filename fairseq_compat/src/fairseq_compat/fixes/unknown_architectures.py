@@ -98,7 +98,3 @@ def patch_options(module) -> None:
 
 
 PATCHES = {"fairseq.models": patch_models, "fairseq.tasks": patch_tasks, "fairseq.options": patch_options}
-
-
-def patch(module):
-    PATCHES[module.__name__](module)

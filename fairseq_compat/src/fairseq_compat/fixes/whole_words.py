@@ -106,7 +106,3 @@ PATCHES = {
     "fairseq.tasks.denoising": lambda module: patch_denoising(module, module.DenoisingTask),
     "fairseq.tasks.multilingual_denoising": lambda module: patch_denoising(module, module.MultilingualDenoisingTask),
 }
-
-
-def patch(module):
-    PATCHES[module.__name__](module)

@@ -1,4 +1,4 @@
-"""Collect the rows from which new rows are made (`init.methods.Given`), for Python and the commands. NumPy only."""
+"""Collect what a method makes new rows from (`init.methods.MethodInputs`), for Python and the commands. NumPy only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from embinit_fairseq.errors import OptionError
-from embinit_fairseq.init.methods import Given, Method
+from embinit_fairseq.init.methods import Method, MethodInputs
 from embinit_fairseq.init.requirements import auxiliary_vectors
 from embinit_fairseq.init.symbols import Symbols, subword_means
 from embinit_fairseq.vectors.open import SourceSpec
@@ -29,9 +29,9 @@ def rows_to_average(vocabulary: Vocabulary, over: str, rows: np.ndarray) -> np.n
     return rows if over == "all" else rows[np.isin(rows, np.flatnonzero(~vocabulary.special))]
 
 
-def transfer_given(
+def transfer_inputs(
     old: Symbols, new: Symbols, shared: np.ndarray, method: Method, segment: Callable[[Token], list[str]] | None = None
-) -> Given:
+) -> MethodInputs:
     """Return the rows from which another dictionary's rows are made, before `with_vectors`.
 
     Args:
@@ -43,27 +43,27 @@ def transfer_given(
     Raises:
         DataError: `segment` segments no word.
     """
-    given = Given(len(old.names), shared, new.word, (np.array(old.words), None))
+    inputs = MethodInputs(len(old.names), shared, new.word, (np.array(old.words), None))
     if not method.needs_subwords:
-        return given
-    return replace(given, subwords=subword_means(old, new, given.wanted.tolist(), segment))
+        return inputs
+    return replace(inputs, subwords=subword_means(old, new, inputs.wanted.tolist(), segment))
 
 
 def with_vectors(
-    given: Given, spec: SourceSpec | None, new: Vocabulary, sparsity: int | None, flag: str = "--vectors "
-) -> Given:
+    inputs: MethodInputs, spec: SourceSpec | None, new: Vocabulary, sparsity: int | None, flag: str = "--vectors "
+) -> MethodInputs:
     """Return the same with the vectors of words, old and new ones, if there are vectors.
 
     Args:
-        given: rows and words; old words count as words of the new dictionary, too.
+        inputs: rows and words; old words count as words of the new dictionary, too.
         spec: the vectors.
         new: the new dictionary, without symbols that a task appends.
-        sparsity: as in `Given`.
+        sparsity: as in `MethodInputs`.
         flag: option that names the vectors, with its separator, for messages.
     """
     if spec is None:
-        return given
+        return inputs
     rows, vectors = auxiliary_vectors(spec, new, flag)
-    word = given.word.copy()
+    word = inputs.word.copy()
     word[: len(new)] |= new.regular
-    return replace(given, word=word, vector_rows=rows, vectors=vectors, sparsity=sparsity)
+    return replace(inputs, word=word, vector_rows=rows, vectors=vectors, sparsity=sparsity)
