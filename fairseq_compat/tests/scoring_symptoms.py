@@ -213,6 +213,17 @@ def subword_marks() -> None:
             assert found == [joined], f"--post-process {name} --bpe characters"
 
 
+def copied(function, models, batch, prefix_tokens=None):
+    """Return one hypothesis per sentence: its number by `function`, its prefix (BART's is a 0) and its tokens."""
+    numbers, rows = batch["id"].tolist(), batch["net_input"]["src_tokens"]
+    prefixes = [[]] * len(rows) if prefix_tokens is None else prefix_tokens.tolist()
+    hypotheses = []
+    for number, prefix, row in zip(numbers, prefixes, rows, strict=True):
+        allowed = function(number, row) if function else []
+        hypotheses.append([{"tokens": torch.tensor([*allowed, *filter(None, prefix), *row.tolist()])}])
+    return hypotheses
+
+
 def skipped_sentences() -> None:
     """A model of three positions that copies numbers."""
     for kind in (GeneratorHubInterface, BARTHubInterface):
@@ -224,10 +235,8 @@ def skipped_sentences() -> None:
                 self._float_tensor = torch.ones(1)
                 self.task = SimpleNamespace(
                     source_dictionary=Dictionary(),
-                    build_generator=lambda *args, **options: None,
-                    inference_step=lambda generator, models, batch, **options: [
-                        [{"tokens": row}] for row in batch["net_input"]["src_tokens"]
-                    ],
+                    build_generator=lambda *args, prefix_allowed_tokens_fn: prefix_allowed_tokens_fn,
+                    inference_step=copied,
                 )
 
             def encode(self, sentence: str) -> torch.Tensor:
@@ -247,6 +256,25 @@ def skipped_sentences() -> None:
         assert hub.translate([long], **skip) == [""]
         assert hub.translate(["1", long]) == ["1", long]
         assert hub.generate([hub.encode(long)], **skip)[0][0]["score"] == float("-inf")
+        own_prefixes(hub, long, skip)
+
+
+def own_prefixes(hub: GeneratorHubInterface, long: str, skip: dict) -> None:
+    """A prefix is that of the sentence with its number. Of `long`, which is skipped, there is none."""
+
+    def generated(*sentences: str, **kwargs) -> list[str]:
+        return [hub.decode(one[0]["tokens"]) for one in hub.generate(list(map(hub.encode, sentences)), **kwargs)]
+
+    by_number = {"prefix_allowed_tokens_fn": lambda number, prefix: [10 + number]}
+    assert generated("1", "2 3", "4", **by_number) == ["10 1", "11 2 3", "12 4"], type(hub)
+    assert generated("1", long, "4", **by_number, **skip) == ["10 1", "", "12 4"], type(hub)
+    assert hub.decode(hub.generate(hub.encode("1 2"), **by_number)[0]["tokens"]) == "10 1 2", type(hub)
+    if not isinstance(hub, BARTHubInterface):  # which refuses prefixes
+        rows = {"inference_step_args": {"prefix_tokens": torch.tensor([[7], [8], [9]])}}
+        assert generated("1", "2 3", "4", **rows) == ["7 1", "8 2 3", "9 4"]
+        assert generated("1", long, "4", **rows, **skip) == ["7 1", "", "9 4"]
+        one = {"inference_step_args": {"prefix_tokens": torch.tensor([[7]])}}
+        assert hub.decode(hub.generate(hub.encode("1 2"), **one)[0]["tokens"]) == "7 1 2"
 
 
 @in_folder
