@@ -21,6 +21,7 @@ from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf, eval_str_list, overwrite_args_by_name
 from fairseq.file_chunker_utils import Chunker, find_offsets
 from fairseq.models.transformer import TransformerModel
+from fairseq.optim.lr_scheduler.inverse_square_root_schedule import InverseSquareRootSchedule
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationTask
 from fairseq_cli import generate, interactive, preprocess, score, train
@@ -356,6 +357,9 @@ def broken_options(folder: Path) -> None:
     assert composed(*decaying, "--max-update", "7").lr_scheduler.total_num_update == 7
     with refused("--lr-scheduler polynomial_decay needs --total-num-update"):
         composed(*decaying)
+    with refused("--lr-scheduler inverse_sqrt: found --warmup-updates 0", "--lr-scheduler fixed"):
+        without = composed("data", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "0", "--lr", "1")
+        InverseSquareRootSchedule(without.lr_scheduler, None)
     convert_namespace_to_omegaconf(Namespace(lr_scheduler="cosine", lr=None))  # of a command that reads neither
     saved = composed("data", "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.3")
     saved.bpe = {"_name": "characters"}
@@ -381,7 +385,7 @@ def evaluated_options() -> None:
         "--adafactor-eps": (["data", "--optimizer", "adafactor"], ["'(1e-30, 1e-3)'", "1e-3"]),
         "--eval-bleu-args": (bart, ["{beam:5}", "{'beam': 5}", "5"]),
         "--optimizer-overrides": (["data"], ["{lr:1}", "'{}'", "[]"]),
-        "--update2lr": (["data", "--lr-scheduler", "manual"], ["{1:", "'{}'"]),
+        "--update2lr": (["data", "--lr-scheduler", "manual"], ["{1:", "'{}'", "{1: 0.1}", "0.1"]),
         "--encoder-layers-to-keep": (["data", "--arch", "transformer"], ["'0,2'"]),
         "--decoder-layers": (["data", "--arch", "fconv"], ["'[(512, 3)]'"]),
     }

@@ -28,11 +28,12 @@ from fairseq import utils as fairseq_utils
 from fairseq.criterions import FairseqCriterion
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.criterions.sentence_prediction import SentencePredictionConfig, SentencePredictionCriterion
 from fairseq.data import Dictionary, FairseqDataset, data_utils, indexed_dataset, iterators
 from fairseq.dataclass.configs import CheckpointConfig, DistributedTrainingConfig, EMAConfig, FairseqConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils
-from fairseq.logging import progress_bar
+from fairseq.logging import metrics, progress_bar
 from fairseq.models import BaseFairseqModel, DistributedFairseqModel
 from fairseq.models.ema import EMA
 from fairseq.modules import AdaptiveSoftmax
@@ -572,3 +573,22 @@ def adaptive_losses() -> None:
     assert (size, logged["ntokens"], logged["nsentences"]) == (4, 4, 2)
     criterion.sentence_avg = True
     assert criterion(model, sample)[1] == 2
+
+
+def regression_losses() -> None:
+    """Predictions of 0 for 1 and 3: the mean square is 5."""
+    task = SimpleNamespace(
+        source_dictionary=Dictionary(), target_dictionary=Dictionary(), label_dictionary=Dictionary()
+    )
+    settings = {"classification_head_name": "head", "regression_target": True}
+    criterion = SentencePredictionCriterion(SentencePredictionConfig(**settings), task)
+    model = torch.nn.Module()
+    model.forward = lambda features_only, classification_head_name: (torch.zeros(2, 1), None)
+    model.get_targets = lambda sample, output: sample["target"]
+    model.classification_heads, model.args = {"head"}, Namespace()
+    sample = {"net_input": {}, "target": torch.tensor([1.0, 3.0]), "ntokens": 2}
+    loss, size, logged = criterion(model, sample)
+    assert (loss.item(), size) == (10, 2)
+    with metrics.aggregate() as values:
+        criterion.reduce_metrics([logged])
+    assert values.get_smoothed_value("loss") == 5, values.get_smoothed_value("loss")

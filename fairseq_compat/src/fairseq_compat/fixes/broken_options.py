@@ -7,12 +7,14 @@ Symptom: (a) ``--encoder-layers-to-keep 0,2`` and the decoder's (transformers, B
     without ``--source-lang``: ``Error merging override tokenizer.source_lang=null``; ``--task sentence_prediction``
     without its criterion: ``Interpolation key 'criterion.classification_head_name' not found``. ``--lr-scheduler
     polynomial_decay`` asks for ``--total-num-update`` although ``--max-update`` is its default; ``cosine`` and ``step``
-    outside trainings: ``'NoneType' object is not iterable``. (e) ``--print-step`` and ``--retain-iter-history`` with a
-    model that translates in one pass: ``KeyError: 'steps'``, ``'history'``.
+    outside trainings: ``'NoneType' object is not iterable``; ``inverse_sqrt --warmup-updates 0``: ``float division by
+    zero``. (e) ``--print-step`` and ``--retain-iter-history`` with a model that translates in one pass: ``KeyError:
+    'steps'``, ``'history'``.
 Where: fairseq/models/transformer/transformer_config.py:48, fairseq_cli/preprocess.py:245 (counts by tensors, no two of
     which are one key), fairseq/dataclass/utils.py:459 (``overwrite_args_by_name``) and :350 (overrides of None),
-    fairseq_cli/generate.py:325.
+    fairseq_cli/generate.py:325, fairseq/optim/lr_scheduler/inverse_square_root_schedule.py:62.
 Remedy: the options do what they say; an error names the option that is missing.
+Upstream: fairseq issue 1341 (``--warmup-updates 0``).
 Can go: part by part.
 """
 
@@ -27,7 +29,7 @@ from fairseq_compat.patches import explain_failures, wrap
 
 BROKEN = (
     r"layers_to_keep: Optional\[List\[int\]\]|freq_map\[srcidx\]"
-    r"|def overwrite_args_by_name\(|def build_generator\("
+    r"|def overwrite_args_by_name\(|def build_generator\(|class InverseSquareRootSchedule\("
 )
 
 
@@ -122,7 +124,20 @@ def patch_task(module) -> None:
         return original(self, models, args, *others, **options)
 
 
+def patch_inverse_sqrt(module) -> None:
+    """Refuse a schedule without a warm-up, whose length is a factor of every later learning rate."""
+
+    def reason(error, *args):
+        message = (
+            "--lr-scheduler inverse_sqrt: found --warmup-updates 0, expected 1 or more; or give --lr-scheduler fixed"
+        )
+        return message if isinstance(error, ZeroDivisionError) else None
+
+    explain_failures(module.InverseSquareRootSchedule, "__init__", reason)
+
+
 PATCHES = {
+    "fairseq.optim.lr_scheduler.inverse_square_root_schedule": patch_inverse_sqrt,
     "fairseq.tasks.fairseq_task": patch_task,
     "fairseq.dataclass.utils": patch_overwriting,
     "fairseq.models.transformer.transformer_config": patch_transformer_config,
