@@ -7,6 +7,7 @@ import importlib
 import io
 import itertools
 import json
+import os
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -24,7 +25,7 @@ from fairseq.models.transformer import TransformerModel
 from fairseq.optim.lr_scheduler.inverse_square_root_schedule import InverseSquareRootSchedule
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationTask
-from fairseq_cli import generate, interactive, preprocess, score, train
+from fairseq_cli import eval_lm, generate, interactive, preprocess, score, train
 from fairseq_compat.fixes.replaced_words import with_words
 from training_symptoms import in_folder, refused, write_split
 
@@ -369,6 +370,9 @@ def broken_options(folder: Path) -> None:
     assert saved.bpe == "bytes", saved.bpe
     overwrite_args_by_name(saved, {"criterion": "cross_entropy", "sentence_avg": True})
     assert (saved.criterion._name, saved.criterion.sentence_avg) == ("cross_entropy", True)
+
+    with mock.patch.object(checkpoint_utils.PathManager, "exists", "A".__eq__), refused("No such file", "'A'"):
+        eval_lm.checkpoint_utils.load_model_ensemble_and_task([os.pathsep.join("AB")])
 
     dictionary = write_split(folder, "train", [], "a b c")
     for language, words in (("de", "a a a"), ("en", "b b c")):

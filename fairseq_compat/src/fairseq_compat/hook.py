@@ -128,6 +128,7 @@ FIXES = {
         "shards",
         "mismatched_choices",
         "context_windows",
+        "broken_options",
     ),
     "fairseq.data.token_block_dataset": ("numpy_aliases",),
     "fairseq.data.language_pair_dataset": ("numpy_aliases",),
