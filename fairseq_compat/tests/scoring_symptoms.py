@@ -21,6 +21,7 @@ from fairseq.data.encoders.moses_tokenizer import MosesTokenizer, MosesTokenizer
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.hub_utils import GeneratorHubInterface
 from fairseq.models.bart import BARTHubInterface
+from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.scoring.chrf import ChrFScorer
 from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
@@ -211,6 +212,21 @@ def subword_marks() -> None:
             with read(command), contextlib.suppress(AttributeError, OSError):  # there is no model
                 command.main(config)
             assert found == [joined], f"--post-process {name} --bpe characters"
+
+
+def repeated_ngrams() -> None:
+    """A buffer of seven places, the first of which is `</s>`; in the second row 6 is the only word that is possible."""
+    tokens = torch.ones(2, 7, dtype=torch.long)
+    tokens[:, :4] = torch.tensor([2, 5, 6, 5])
+    for size, repeated in ((1, {5, 6}), (2, {6}), (3, set()), (9, set())):
+        block = NGramRepeatBlock(size)
+        for kind in (block, torch.jit.script(block)):
+            scores = torch.zeros(2, 8)
+            scores[1] = -torch.inf
+            scores[1, 6] = -1.0
+            found = kind(tokens, scores, 1, 2, 3)
+            assert set(found[0].isinf().nonzero().flatten().tolist()) == repeated, size
+            assert found[1, 6] == -1
 
 
 def copied(function, models, batch, prefix_tokens=None):

@@ -121,6 +121,7 @@ FIXES = {
         "mismatched_choices",
     ),
     "fairseq.sequence_generator": ("fused_dictionaries",),
+    "fairseq.ngram_repeat_block": ("repeated_ngrams",),
     "fairseq_cli.validate": ("shards",),
     "fairseq_cli.eval_lm": (
         "empty_evaluations",
