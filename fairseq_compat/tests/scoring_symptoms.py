@@ -184,9 +184,9 @@ def subword_marks() -> None:
     tokens = dictionary.encode_line("do@@ gs run@@ ning", append_eos=True).long()
     sample = {"net_input": {}, "tokens": tokens[None], "id": torch.zeros(1), "ntokens": 5}
 
-    def perplexity(post_process: str | None) -> float:
+    def perplexity(post_process: str | None, *samples: dict) -> float:
         with mock.patch.object(eval_lm, "SequenceScorer", return_value=Certain()):
-            data = {"source_dictionary": dictionary, "batch_iterator": [sample]}
+            data = {"source_dictionary": dictionary, "batch_iterator": samples or [sample]}
             found = eval_lm.eval_lm(models=[torch.nn.Linear(1, 1)], post_process=post_process, **data)
         return float(found["perplexity"])
 
@@ -194,6 +194,8 @@ def subword_marks() -> None:
         assert perplexity(name) == pytest.approx(32 ** (1 / words)), f"--post-process {name}"
     with refused("--post-process sentencepiece", "perplexity ** (subwords / words)"):
         perplexity("sentencepiece")
+    halves = [{**sample, "tokens": part[None]} for part in (tokens[:3], tokens[3:])]  # `run@@` and `ning`
+    assert perplexity("@@", *halves) == pytest.approx(32 ** (1 / 3)), "a word of two blocks"
     for name in ("subword_nmt", "@@ ", "@@"):
         assert data_utils.post_process("do@@ gs run", name) == "dogs run", f"--post-process {name}"
     found: list[str] = []
