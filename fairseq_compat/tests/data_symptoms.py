@@ -9,11 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import numpy as np
 import torch
 from fairseq import options
 from fairseq import tasks as fairseq_tasks
 from fairseq.criterions.sentence_prediction import SentencePredictionCriterion
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import Dictionary, data_utils, indexed_dataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 from fairseq.tasks.sentence_ranking import SentenceRankingTask
@@ -203,3 +204,20 @@ def dictionary_classes(folder: Path) -> None:
     if "add_special_symbols" in inspect.signature(Dictionary.load).parameters:  # fairseq's main branch
         for kind in (Dictionary, AnyOptions):
             assert len(kind.load(str(folder / "dict.txt"), add_special_symbols=False)) == 1
+
+
+@in_folder
+def large_data(folder: Path) -> None:
+    """The parts of two workers; the lengths of the second one are those of 2.8 GB."""
+    whole = indexed_dataset.MMapIndexedDatasetBuilder(str(folder / "whole.bin"), np.int32)
+    for part, lengths in enumerate(([5, 7], [400_000_000, 300_000_000])):
+        path = str(folder / str(part))
+        (folder / f"{part}.bin").touch()
+        with indexed_dataset.MMapIndexedDataset.Index.writer(f"{path}.idx", np.int32) as index:
+            index.write(lengths)
+        whole.merge_file_(path)
+    whole.add_item(torch.arange(3))
+    whole.finalize(str(folder / "whole.idx"))
+    index = indexed_dataset.MMapIndexedDataset.Index(str(folder / "whole.idx"))
+    begins = [int(index[number][0]) for number in range(5)]
+    assert begins == [0, 20, 48, 1_600_000_048, 2_800_000_048], begins

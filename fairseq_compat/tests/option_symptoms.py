@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from argparse import Namespace
 from pathlib import Path
 from unittest import mock
 
-from fairseq import options, utils
+from fairseq import checkpoint_utils, options, utils
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf, eval_str_list, overwrite_args_by_name
 from fairseq.models.transformer import TransformerModel
+from fairseq.optim.lr_scheduler.inverse_square_root_schedule import InverseSquareRootSchedule
 from fairseq.tasks import FairseqTask
-from fairseq_cli import train
+from fairseq_cli import eval_lm, train
 from text_symptoms import align, composed
 from training_symptoms import in_folder, refused, write_split
 
@@ -64,6 +66,9 @@ def broken_options(folder: Path) -> None:
     assert composed(*decaying, "--max-update", "7").lr_scheduler.total_num_update == 7
     with refused("--lr-scheduler polynomial_decay needs --total-num-update"):
         composed(*decaying)
+    with refused("--lr-scheduler inverse_sqrt: found --warmup-updates 0", "--lr-scheduler fixed"):
+        without = composed("data", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "0", "--lr", "1")
+        InverseSquareRootSchedule(without.lr_scheduler, None)
     convert_namespace_to_omegaconf(Namespace(lr_scheduler="cosine", lr=None))  # of a command that reads neither
     saved = composed("data", "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.3")
     saved.bpe = {"_name": "characters"}
@@ -73,6 +78,9 @@ def broken_options(folder: Path) -> None:
     assert saved.bpe == "bytes", saved.bpe
     overwrite_args_by_name(saved, {"criterion": "cross_entropy", "sentence_avg": True})
     assert (saved.criterion._name, saved.criterion.sentence_avg) == ("cross_entropy", True)
+
+    with mock.patch.object(checkpoint_utils.PathManager, "exists", "A".__eq__), refused("No such file", "'A'"):
+        eval_lm.checkpoint_utils.load_model_ensemble_and_task([os.pathsep.join("AB")])
 
     dictionary = write_split(folder, "train", [], "a b c")
     for language, words in (("de", "a a a"), ("en", "b b c")):
@@ -89,7 +97,7 @@ def evaluated_options() -> None:
         "--adafactor-eps": (["data", "--optimizer", "adafactor"], ["'(1e-30, 1e-3)'", "1e-3"]),
         "--eval-bleu-args": (bart, ["{beam:5}", "{'beam': 5}", "5"]),
         "--optimizer-overrides": (["data"], ["{lr:1}", "'{}'", "[]"]),
-        "--update2lr": (["data", "--lr-scheduler", "manual"], ["{1:", "'{}'"]),
+        "--update2lr": (["data", "--lr-scheduler", "manual"], ["{1:", "'{}'", "{1: 0.1}", "0.1"]),
         "--encoder-layers-to-keep": (["data", "--arch", "transformer"], ["'0,2'"]),
         "--decoder-layers": (["data", "--arch", "fconv"], ["'[(512, 3)]'"]),
     }

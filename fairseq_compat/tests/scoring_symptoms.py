@@ -21,6 +21,7 @@ from fairseq.data.encoders.moses_tokenizer import MosesTokenizer, MosesTokenizer
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.hub_utils import GeneratorHubInterface
 from fairseq.models.bart import BARTHubInterface
+from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.scoring.chrf import ChrFScorer
 from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
@@ -183,9 +184,9 @@ def subword_marks() -> None:
     tokens = dictionary.encode_line("do@@ gs run@@ ning", append_eos=True).long()
     sample = {"net_input": {}, "tokens": tokens[None], "id": torch.zeros(1), "ntokens": 5}
 
-    def perplexity(post_process: str | None) -> float:
+    def perplexity(post_process: str | None, *samples: dict) -> float:
         with mock.patch.object(eval_lm, "SequenceScorer", return_value=Certain()):
-            data = {"source_dictionary": dictionary, "batch_iterator": [sample]}
+            data = {"source_dictionary": dictionary, "batch_iterator": samples or [sample]}
             found = eval_lm.eval_lm(models=[torch.nn.Linear(1, 1)], post_process=post_process, **data)
         return float(found["perplexity"])
 
@@ -193,6 +194,8 @@ def subword_marks() -> None:
         assert perplexity(name) == pytest.approx(32 ** (1 / words)), f"--post-process {name}"
     with refused("--post-process sentencepiece", "perplexity ** (subwords / words)"):
         perplexity("sentencepiece")
+    halves = [{**sample, "tokens": part[None]} for part in (tokens[:3], tokens[3:])]  # `run@@` and `ning`
+    assert perplexity("@@", *halves) == pytest.approx(32 ** (1 / 3)), "a word of two blocks"
     for name in ("subword_nmt", "@@ ", "@@"):
         assert data_utils.post_process("do@@ gs run", name) == "dogs run", f"--post-process {name}"
     found: list[str] = []
@@ -213,6 +216,32 @@ def subword_marks() -> None:
             assert found == [joined], f"--post-process {name} --bpe characters"
 
 
+def repeated_ngrams() -> None:
+    """A buffer of seven places, the first of which is `</s>`; in the second row 6 is the only word that is possible."""
+    tokens = torch.ones(2, 7, dtype=torch.long)
+    tokens[:, :4] = torch.tensor([2, 5, 6, 5])
+    for size, repeated in ((1, {5, 6}), (2, {6}), (3, set()), (9, set())):
+        block = NGramRepeatBlock(size)
+        for kind in (block, torch.jit.script(block)):
+            scores = torch.zeros(2, 8)
+            scores[1] = -torch.inf
+            scores[1, 6] = -1.0
+            found = kind(tokens, scores, 1, 2, 3)
+            assert set(found[0].isinf().nonzero().flatten().tolist()) == repeated, size
+            assert found[1, 6] == -1
+
+
+def copied(function, models, batch, prefix_tokens=None):
+    """Return one hypothesis per sentence: its number by `function`, its prefix (BART's is a 0) and its tokens."""
+    numbers, rows = batch["id"].tolist(), batch["net_input"]["src_tokens"]
+    prefixes = [[]] * len(rows) if prefix_tokens is None else prefix_tokens.tolist()
+    hypotheses = []
+    for number, prefix, row in zip(numbers, prefixes, rows, strict=True):
+        allowed = function(number, row) if function else []
+        hypotheses.append([{"tokens": torch.tensor([*allowed, *filter(None, prefix), *row.tolist()])}])
+    return hypotheses
+
+
 def skipped_sentences() -> None:
     """A model of three positions that copies numbers."""
     for kind in (GeneratorHubInterface, BARTHubInterface):
@@ -224,10 +253,8 @@ def skipped_sentences() -> None:
                 self._float_tensor = torch.ones(1)
                 self.task = SimpleNamespace(
                     source_dictionary=Dictionary(),
-                    build_generator=lambda *args, **options: None,
-                    inference_step=lambda generator, models, batch, **options: [
-                        [{"tokens": row}] for row in batch["net_input"]["src_tokens"]
-                    ],
+                    build_generator=lambda *args, prefix_allowed_tokens_fn: prefix_allowed_tokens_fn,
+                    inference_step=copied,
                 )
 
             def encode(self, sentence: str) -> torch.Tensor:
@@ -247,6 +274,25 @@ def skipped_sentences() -> None:
         assert hub.translate([long], **skip) == [""]
         assert hub.translate(["1", long]) == ["1", long]
         assert hub.generate([hub.encode(long)], **skip)[0][0]["score"] == float("-inf")
+        own_prefixes(hub, long, skip)
+
+
+def own_prefixes(hub: GeneratorHubInterface, long: str, skip: dict) -> None:
+    """A prefix is that of the sentence with its number. Of `long`, which is skipped, there is none."""
+
+    def generated(*sentences: str, **kwargs) -> list[str]:
+        return [hub.decode(one[0]["tokens"]) for one in hub.generate(list(map(hub.encode, sentences)), **kwargs)]
+
+    by_number = {"prefix_allowed_tokens_fn": lambda number, prefix: [10 + number]}
+    assert generated("1", "2 3", "4", **by_number) == ["10 1", "11 2 3", "12 4"], type(hub)
+    assert generated("1", long, "4", **by_number, **skip) == ["10 1", "", "12 4"], type(hub)
+    assert hub.decode(hub.generate(hub.encode("1 2"), **by_number)[0]["tokens"]) == "10 1 2", type(hub)
+    if not isinstance(hub, BARTHubInterface):  # which refuses prefixes
+        rows = {"inference_step_args": {"prefix_tokens": torch.tensor([[7], [8], [9]])}}
+        assert generated("1", "2 3", "4", **rows) == ["7 1", "8 2 3", "9 4"]
+        assert generated("1", long, "4", **rows, **skip) == ["7 1", "", "9 4"]
+        one = {"inference_step_args": {"prefix_tokens": torch.tensor([[7]])}}
+        assert hub.decode(hub.generate(hub.encode("1 2"), **one)[0]["tokens"]) == "7 1 2"
 
 
 @in_folder

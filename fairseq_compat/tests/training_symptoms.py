@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import math
 import sys
 import tempfile
 from argparse import Namespace
@@ -18,11 +19,16 @@ import torch
 from fairseq import checkpoint_utils, optim, options
 from fairseq import utils as fairseq_utils
 from fairseq.criterions import FairseqCriterion
+from fairseq.criterions.adaptive_loss import AdaptiveLoss
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.criterions.sentence_prediction import SentencePredictionConfig, SentencePredictionCriterion
 from fairseq.data import Dictionary, FairseqDataset, data_utils, indexed_dataset
-from fairseq.dataclass.configs import CheckpointConfig, FairseqConfig
+from fairseq.dataclass.configs import CheckpointConfig, EMAConfig, FairseqConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.logging import progress_bar
+from fairseq.logging import metrics, progress_bar
 from fairseq.models import BaseFairseqModel
+from fairseq.models.ema import EMA
+from fairseq.modules import AdaptiveSoftmax
 from fairseq.tasks import FairseqTask, fairseq_task
 from fairseq.trainer import Trainer
 from fairseq_cli import train
@@ -319,3 +325,85 @@ def missing_metrics() -> None:
                 train.main(config)
         assert bool(lines.getvalue()) == bool(advice), name
         assert advice in lines.getvalue()
+
+
+def tied_averages() -> None:
+    """Weights 0 and then 1 with a decay of 1/2: the averages are 1/2, also of a matrix with two names."""
+    for in_single in (False, True):
+        model = torch.nn.ModuleDict({name: torch.nn.Linear(1, 1, bias=False) for name in ("embed", "fc", "output")})
+        model["output"].weight = model["embed"].weight
+        torch.nn.init.zeros_(model["embed"].weight)
+        torch.nn.init.zeros_(model["fc"].weight)
+        average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5, ema_fp32=in_single))
+        torch.nn.init.ones_(model["embed"].weight)
+        torch.nn.init.ones_(model["fc"].weight)
+        average.step(model, 1)
+        assert {name: value.item() for name, value in average.get_model().state_dict().items()} == {
+            "embed.weight": 0.5,
+            "fc.weight": 0.5,
+            "output.weight": 0.5,
+        }, in_single
+
+
+class Quarters(torch.nn.Module):
+    """Gives each of four tokens a probability of 1/4, in every place."""
+
+    def forward(self, tokens):
+        return (torch.zeros(*tokens.shape, 4),)
+
+    def get_normalized_probs(self, output, log_probs):
+        return output[0].log_softmax(-1)
+
+    def get_targets(self, sample, output):
+        return sample["target"]
+
+
+def ignored_prefixes() -> None:
+    """Two bits for each token that is counted: 3 + 1 of the 4 + 2, and none of a batch of prefixes."""
+    task = SimpleNamespace(target_dictionary=Dictionary())
+    criterion = LabelSmoothedCrossEntropyCriterion(task, False, 0.0, ignore_prefix_size=1)
+    for targets, counted in (([[3, 0, 0, 2], [3, 2, 1, 1]], 4), ([[3], [2]], 0)):
+        target = torch.tensor(targets)
+        sample = {"net_input": {"tokens": target}, "target": target, "ntokens": int((target != 1).sum())}
+        loss, size, logged = criterion(Quarters(), sample)
+        assert abs(loss / math.log(2) - 2 * counted) < 1e-5
+        assert size == logged["ntokens"] == max(counted, 1), f"{size} instead of {counted}"
+    criterion.sentence_avg = True
+    assert criterion(Quarters(), sample)[1] == 2
+
+
+def adaptive_losses() -> None:
+    """Zero logits for three words and clusters of three and four; 4 and 7 are the second of theirs, 1 is padding."""
+    model = torch.nn.Module()
+    model.forward = lambda tokens: (torch.zeros(*tokens.shape, 8),)
+    model.get_targets = lambda sample, output: sample["target"]
+    model.decoder = torch.nn.Module()
+    model.decoder.adaptive_softmax = AdaptiveSoftmax(10, 8, [3, 6], dropout=0.0)
+    target = torch.tensor([[0, 4, 7], [2, 1, 1]])
+    sample = {"net_input": {"tokens": target}, "target": target}
+    criterion = AdaptiveLoss(SimpleNamespace(target_dictionary=Dictionary()), False)
+    loss, size, logged = criterion(model, sample)
+    expected = 4 * math.log(5) + math.log(3) + math.log(4)
+    assert abs(loss.item() - expected) < 1e-5, f"{loss.item()} instead of {expected}"
+    assert (size, logged["ntokens"], logged["nsentences"]) == (4, 4, 2)
+    criterion.sentence_avg = True
+    assert criterion(model, sample)[1] == 2
+
+
+def regression_losses() -> None:
+    """Predictions of 0 for 1 and 3: the mean square is 5."""
+    task = SimpleNamespace(
+        source_dictionary=Dictionary(), target_dictionary=Dictionary(), label_dictionary=Dictionary()
+    )
+    settings = {"classification_head_name": "head", "regression_target": True}
+    criterion = SentencePredictionCriterion(SentencePredictionConfig(**settings), task)
+    model = torch.nn.Module()
+    model.forward = lambda features_only, classification_head_name: (torch.zeros(2, 1), None)
+    model.get_targets = lambda sample, output: sample["target"]
+    model.classification_heads, model.args = {"head"}, Namespace()
+    sample = {"net_input": {}, "target": torch.tensor([1.0, 3.0]), "ntokens": 2}
+    loss, size, logged = criterion(model, sample)
+    assert (loss.item(), size) == (10, 2)
+    with metrics.aggregate() as values:
+        criterion.reduce_metrics([logged])
+    assert values.get_smoothed_value("loss") == 5, values.get_smoothed_value("loss")

@@ -7,12 +7,15 @@ Symptom: (a) ``--encoder-layers-to-keep 0,2`` and the decoder's (transformers, B
     without ``--source-lang``: ``Error merging override tokenizer.source_lang=null``; ``--task sentence_prediction``
     without its criterion: ``Interpolation key 'criterion.classification_head_name' not found``. ``--lr-scheduler
     polynomial_decay`` asks for ``--total-num-update`` although ``--max-update`` is its default; ``cosine`` and ``step``
-    outside trainings: ``'NoneType' object is not iterable``. (e) ``--print-step`` and ``--retain-iter-history`` with a
-    model that translates in one pass: ``KeyError: 'steps'``, ``'history'``.
+    outside trainings: ``'NoneType' object is not iterable``; ``inverse_sqrt --warmup-updates 0``: ``float division by
+    zero``. (e) ``--print-step`` and ``--retain-iter-history`` with a model that translates in one pass: ``KeyError:
+    'steps'``, ``'history'``. (f) ``fairseq-eval-lm --path A:B``, whose help says so: ``Model file not found: A:B``.
 Where: fairseq/models/transformer/transformer_config.py:48, fairseq_cli/preprocess.py:245 (counts by tensors, no two of
     which are one key), fairseq/dataclass/utils.py:459 (``overwrite_args_by_name``) and :350 (overrides of None),
-    fairseq_cli/generate.py:325.
+    fairseq_cli/generate.py:325, fairseq_cli/eval_lm.py:254,
+    fairseq/optim/lr_scheduler/inverse_square_root_schedule.py:62.
 Remedy: the options do what they say; an error names the option that is missing.
+Upstream: fairseq issue 1341 (``--warmup-updates 0``).
 Can go: part by part.
 """
 
@@ -23,11 +26,12 @@ import copy
 import re
 from typing import Optional, get_args, get_origin
 
-from fairseq_compat.patches import explain_failures, wrap
+from fairseq_compat.patches import explain_failures, shadow, wrap
 
 BROKEN = (
     r"layers_to_keep: Optional\[List\[int\]\]|freq_map\[srcidx\]"
-    r"|def overwrite_args_by_name\(|def build_generator\("
+    r"|def overwrite_args_by_name\(|def build_generator\(|class InverseSquareRootSchedule\("
+    r"|\[cfg\.common_eval\.path\]"
 )
 
 
@@ -118,7 +122,31 @@ def patch_task(module) -> None:
         return original(self, models, args, *others, **options)
 
 
+def patch_inverse_sqrt(module) -> None:
+    """Refuse a schedule without a warm-up, whose length is a factor of every later learning rate."""
+
+    def reason(error, *args):
+        message = (
+            "--lr-scheduler inverse_sqrt: found --warmup-updates 0, expected 1 or more; or give --lr-scheduler fixed"
+        )
+        return message if isinstance(error, ZeroDivisionError) else None
+
+    explain_failures(module.InverseSquareRootSchedule, "__init__", reason)
+
+
+def patch_eval_lm(module) -> None:
+    """Evaluate the mean of several language models, as the option's help says."""
+    load = module.checkpoint_utils.load_model_ensemble_and_task
+
+    def load_all(filenames, *args, **options):
+        return load(module.utils.split_paths(filenames[0]), *args, **options)
+
+    shadow(module, "checkpoint_utils.load_model_ensemble_and_task", load_all)
+
+
 PATCHES = {
+    "fairseq_cli.eval_lm": patch_eval_lm,
+    "fairseq.optim.lr_scheduler.inverse_square_root_schedule": patch_inverse_sqrt,
     "fairseq.tasks.fairseq_task": patch_task,
     "fairseq.dataclass.utils": patch_configuration,
     "fairseq.models.transformer.transformer_config": patch_transformer_config,

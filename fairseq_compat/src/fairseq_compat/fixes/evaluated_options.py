@@ -3,7 +3,8 @@
 Symptom: ``--adam-betas "'(0.9, 0.98)'"`` (quoted twice, as on Windows) ends at the first update with ``too many values
     to unpack``. ``--model-overrides {data:bin}``, ``--eval-bleu-args {beam:5}`` (quotes that the shell took): errors
     without an option. A list that is quoted twice is read character by character: ``--update-freq "'12'"`` is
-    ``[1, 2]``; ``--left-pad-source "'False'"`` is true. ``--lr 0,001``: ``SyntaxError``.
+    ``[1, 2]``; ``--left-pad-source "'False'"`` is true. ``--lr 0,001``: ``SyntaxError``. ``--epoch2lr "{1: 0.1}"``:
+    ``argument of type 'int' is not iterable``.
 Where: fairseq/dataclass/utils.py:25 and fairseq/utils.py:787 (``eval_str_list`` and others), fairseq/optim/adam.py:91,
     fairseq_cli/generate.py:92, fairseq/tasks/translation.py:371 and others like them.
 Remedy: the values are evaluated when the configuration is made. An error names option, value and what is expected.
@@ -51,6 +52,11 @@ def is_dictionary(value: Any) -> bool:
     return hasattr(evaluated(value), "keys")
 
 
+def is_schedule(value: Any) -> bool:
+    """Return True for a dictionary of Python whose keys are text."""
+    return is_dictionary(value) and all(isinstance(key, str) for key in evaluated(value))
+
+
 def is_json(value: str) -> bool:
     """Return True for an object of JSON."""
     return isinstance(json.loads(value), dict)
@@ -62,13 +68,14 @@ def is_unquoted(value: Any) -> bool:
 
 
 PAIR, DICTIONARY, LIST = "two numbers", "a dictionary", "a list that is quoted once"
+SCHEDULE = "a dictionary with quoted keys"
 #: option -> check, expected value, example
 CHECKS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     **dict.fromkeys(("adam_betas", "adamax_betas", "lamb_betas"), (is_pair, PAIR, '"(0.9, 0.98)"')),
     "adafactor_eps": (is_pair, PAIR, '"(1e-30, 1e-3)"'),
     "model_overrides": (is_dictionary, DICTIONARY, "\"{'data': 'DIR'}\""),
     "optimizer_overrides": (is_dictionary, DICTIONARY, "\"{'lr': 0.1}\""),
-    **dict.fromkeys(("epoch2lr", "update2lr"), (is_dictionary, DICTIONARY, "\"{'1-2': 0.1, '3': 0.01}\"")),
+    **dict.fromkeys(("epoch2lr", "update2lr"), (is_schedule, SCHEDULE, "\"{'1-2': 0.1, '3': 0.01}\"")),
     **dict.fromkeys(("eval_bleu_args", "eval_bleu_detok_args"), (is_json, "JSON", r'"{\"beam\": 4}"')),
     **dict.fromkeys(("adaptive_softmax_cutoff", "adaptive_input_cutoff"), (is_unquoted, LIST, '"10000,20000"')),
     **dict.fromkeys(("encoder_layers_to_keep", "decoder_layers_to_keep"), (is_unquoted, LIST, '"0,2"')),

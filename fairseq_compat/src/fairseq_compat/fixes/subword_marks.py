@@ -3,9 +3,11 @@
 Symptom: (a) ``fairseq-eval-lm --remove-bpe`` (and ``--post-process subword_nmt`` or ``none``) prints the perplexity per
     subword as that per word, or an error: only ``'@@ '`` works. (b) ``--post-process @@`` joins nothing: ``do@@ gs``
     becomes ``do gs``. (c) ``fairseq-generate --bpe sentencepiece --remove-bpe sentencepiece`` (fairseq's
-    page of mBART), also fairseq-interactive, joins twice: lines D- and T- have no spaces, and BLEU is theirs.
-Where: fairseq_cli/eval_lm.py:89 (symbols that end with "subword_nmt"), fairseq/data/data_utils.py:382,
-    fairseq_cli/generate.py:175 and interactive.py:182 (``decode_fn``).
+    page of mBART), also fairseq-interactive, joins twice: lines D- and T- have no spaces, and BLEU is theirs. (d) A
+    word that two blocks of ``--tokens-per-sample`` share counts twice: a lower perplexity, most with
+    ``--context-window``.
+Where: fairseq_cli/eval_lm.py:89 (symbols that end with "subword_nmt") and :132 (``tgt_len - 1``),
+    fairseq/data/data_utils.py:382, fairseq_cli/generate.py:175 and interactive.py:182 (``decode_fn``).
 Remedy: ``subword_nmt``, ``@@`` and ``@@ `` are one everywhere; ``none`` is no option. With other segmentations
     fairseq-eval-lm ends with an error that says how to compute the perplexity per word. Text is joined once.
 Upstream: fairseq issues 331, 3103.
@@ -36,7 +38,34 @@ def patch_eval_lm(module) -> None:
                 "and compute the perplexity per word as perplexity ** (subwords / words), with one end of a sentence "
                 "in both numbers"
             )
-        return original(models, source_dictionary, batch_iterator, mark, *args, **options)
+        if mark is None:
+            return original(models, source_dictionary, batch_iterator, *args, **options)
+        is_begun = [symbol.endswith(mark.strip()) for symbol in source_dictionary.symbols]
+        whole = cut = 0  # words that end in their block, and blocks that end within a word
+        scorer_class = module.SequenceScorer
+
+        def scorer_that_counts(*arguments):
+            scorer = scorer_class(*arguments)
+
+            @wrap(scorer)
+            def generate(original, *inputs, **named):
+                nonlocal whole, cut
+                hypotheses = original(*inputs, **named)
+                for hypothesis, *_ in hypotheses:
+                    tokens = hypothesis["tokens"].tolist()[bool(options.get("remove_bos_token")) :]
+                    whole += sum(not is_begun[token] for token in tokens)
+                    cut += is_begun[tokens[-1]]
+                return hypotheses
+
+            return scorer
+
+        module.SequenceScorer = scorer_that_counts
+        try:
+            results = original(models, source_dictionary, batch_iterator, mark, *args, **options)
+        finally:
+            module.SequenceScorer = scorer_class
+        loss = results["loss"] * (whole + cut) / max(whole, 1)
+        return {**results, "loss": loss, "perplexity": 2**loss}
 
 
 def patch_data_utils(module) -> None:

@@ -1,0 +1,28 @@
+"""--store-ema averages shared embeddings once for each of their names: with another --ema-decay than the rest.
+
+Symptom: with ``--share-decoder-input-output-embed`` the embeddings of ``extra_state["ema"]`` have the decay d * d, with
+    ``--share-all-embeddings`` d * d * d: at 0.999 they are a mean over 333 updates instead of 1,000.
+Where: fairseq/models/ema/ema.py:148 (``_step_internal``; parameters that are one tensor have several names).
+Remedy: a tensor is averaged once. A training that continues does so with the averages that it has.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from fairseq_compat.patches import wrap
+
+BROKEN = r"ema_param\.mul_\(decay\)"
+
+
+def patch(module):
+    @wrap(module.EMA)
+    def _step_internal(original, self, new_model, updates=None):
+        averages = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
+        first = {value.data_ptr(): name for name, value in reversed(list(averages.items()))}
+        weights = {
+            name: value
+            for name, value in new_model.state_dict().items()
+            if name not in averages or first[averages[name].data_ptr()] == name
+        }
+        return original(self, SimpleNamespace(state_dict=lambda: weights), updates)
