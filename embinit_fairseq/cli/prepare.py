@@ -78,7 +78,10 @@ def render(record: dict[str, Any]) -> str:
                 "sentencepiece) to --steps; with --dict, give text of its kind"
             )
     steps = dict.fromkeys(record["steps"].values())
-    lines = [*table(rows), *unknown, "", f"steps          {', '.join(steps)}"]
+    rules = f" (rules of {', '.join(record['languages'])})" if record["languages"] else ""
+    if record["task"] != "translation" and record["languages"] == ["en"]:  # perhaps nobody has named a language
+        rules = rules.replace(")", "; --source-lang names another language)")
+    lines = [*table(rows), *unknown, "", f"steps          {', '.join(steps)}{rules}"]
     if (learned := record["learned"]) is not None:
         fewer = f" (of {learned['asked']:,}: no more in this text)" if learned["made"] < learned["asked"] else ""
         lines.append(f"subwords       {learned['file']}: {learned['made']:,} learned{fewer}")

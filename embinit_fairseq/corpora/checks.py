@@ -49,8 +49,12 @@ _READ_WRONG = "[\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—
 _GARBLED = re.compile(
     f"[\ufffd\x80-\x84\x86-\x9f]|[ÂÃ]{_READ_WRONG}|â€|(?:[Î-Ñ×-Û]{_READ_WRONG}){{2}}|(?:[à-ï]{_READ_WRONG}{{2}}){{2}}"
 )
-#: accents of letters that have no composed form
-_ACCENT = re.compile("[\u0300-\u036f]")
+#: characters of words that Moses takes for signs: accents of letters that have no composed form, Hebrew's accents,
+#: marks of Thai, Lao, Burmese and Khmer, joiners, and what changes the look of an emoji
+_SPLIT_OFF = re.compile(
+    "[\u0300-\u036f\u0591-\u05af\u0e47-\u0e4e\u0ec8-\u0ecc\u1037\u103a\u17c9-\u17d3\u200c\u200d\u20d0-\u20f0"
+    "\ufe00-\ufe0f\U000e0100-\U000e01ef]"
+)
 #: as spreadsheets write a cell with tabs, quotes or ends of lines
 _QUOTED = re.compile('"(?:[^"]|"")*"')
 #: name -> True for a line that has it; `quoted` only counts in tables with tabs, `unspaced` if steps need spaces
@@ -65,7 +69,7 @@ _ODD = {
     "unspaced": lambda line: _UNSPACED.search(line) is not None,
     "hidden": lambda line: _HIDDEN.search(line) is not None,
     "garbled": lambda line: not line.isascii() and _GARBLED.search(line) is not None,
-    "decomposed": lambda line: not unicodedata.is_normalized("NFC", line) or _ACCENT.search(line) is not None,
+    "decomposed": lambda line: not unicodedata.is_normalized("NFC", line) or _SPLIT_OFF.search(line) is not None,
     "quoted": lambda line: _QUOTED.fullmatch(line) is not None,
 }
 #: column of the table -> the lines that it counts, for people
@@ -80,7 +84,7 @@ MEANING = {
     "unspaced": "no spaces between words (Chinese, Thai ...), which these steps need: take --steps sentencepiece",
     "hidden": "characters that nobody sees (NUL, soft hyphen, zero-width space, marks of direction)",
     "garbled": "characters of another encoding (� Ã¤ â€œ)",
-    "decomposed": "accents that are characters of their own (not NFC, or of Yoruba), which Moses splits off",
+    "decomposed": "marks or joiners in words (not NFC, or of Yoruba, Persian ...), which Moses splits off, not spaCy",
     "quoted": "cells in quotes, which are text in .tsv (a table of a spreadsheet: save it as .csv)",
 }
 

@@ -74,6 +74,7 @@ def prepare(plan: Plan, checked: Sequence[Checked], classes: Sequence[str], bars
         "output": request.output,
         "task": plan.task,
         "steps": {name: written(column.steps) for name, column in plan.columns.items()},
+        "languages": sorted({step["lang"] for one in plan.columns.values() for step in one.steps if "lang" in step}),
         "checks": [one.entry() for one in checked],
         "learned": learned,
         "dictionaries": sizes,

@@ -117,6 +117,23 @@ def test_a_table_says_what_was_found_with_the_numbers_of_the_lines(parallel, tmp
     assert f"fairseq-train {tmp_path}/out/bin" in out
 
 
+def test_the_language_of_the_rules_is_said(tmp_path, shown):
+    """By rules of English each syllable of Korean is a word, and `l'homme` begins with `l`."""
+    rows = ["text\tlabel", "한국어 l'homme\tp", "x\tn"]
+    texts = [write(tmp_path / f"{split}.tsv", rows) for split in ("train", "dev")]
+    options = ("--text-columns", "text", "--label-column", "label", "--steps", "moses", "--jobs", "1", "--output")
+    for lang, said, words in (
+        ("", "rules of en; --source-lang names another language", "한 국 어 l &apos;homme"),
+        ("ko", "rules of ko", "한국어 l &apos; homme"),
+        ("fr", "rules of fr", "한 국 어 l&apos; homme"),
+    ):
+        out = tmp_path / f"out{lang}"
+        assert f"steps          moses ({said})\n" in shown(
+            *("prepare", *texts, *(("--source-lang", lang) if lang else ()), *options, out)
+        )
+        assert (out / "text/train.input0").read_text(encoding="utf-8").split("\n")[0] == words
+
+
 def test_a_trained_models_dictionary_says_the_steps(parallel, tmp_path, printed, refused):
     first, again = tmp_path / "first", tmp_path / "again"
     record = printed("prepare", *parallel, *BPE, "--joined-dictionary", "--output", first)
@@ -462,7 +479,7 @@ def test_odd_characters_are_counted(tmp_path):
     lines = ["e\u0301", "a\u00ad\u200b", "\0\ufeff", "\u00c3\u00a4", "ä \u06cc\u200c\u0634 \U0001f468\u200d\U0001f467"]
     (raw_text,) = find_raw_texts([str(write(tmp_path / "train.txt", lines))], Columns())
     odd = {name: numbers for name, (_, numbers) in check_raw_text(raw_text).odd.items() if numbers}
-    assert odd == {"decomposed": [1], "hidden": [2, 3], "empty": [3], "garbled": [4]}
+    assert odd == {"decomposed": [1, 5], "hidden": [2, 3], "empty": [3], "garbled": [4]}
     lines = [
         "\u200fa",
         "\u202ba\u202c",
@@ -478,12 +495,22 @@ def test_odd_characters_are_counted(tmp_path):
     checked = check_raw_text(RawText(write(tmp_path / "more.train.txt", lines), "train", ""), needs_spaces=True)
     counted = {name: numbers for name, (_, numbers) in checked.odd.items() if numbers}
     expected = {"hidden": [1, 2, 3], "markup": [4, 5, 6, 7], "escaped": [9, 10], "unspaced": [12, 14], "empty": [3]}
+    expected["decomposed"] = [14]
     assert counted == expected
     rows = ['"a ""b"""', '"a" b "c"', '"']
     for suffix, numbers in (("tsv", [2]), ("csv", []), ("txt", [])):
         path = write(tmp_path / f"train.{suffix}", ["t", *(rows if suffix != "csv" else ['"""a"""'])])
         (raw_text,) = find_raw_texts([str(path)], Columns(text_columns=() if suffix == "txt" else ["t"]))
         assert check_raw_text(raw_text).odd["quoted"] == (len(numbers), numbers)
+
+
+@pytest.mark.parametrize(
+    "word", "a\u0320b می\u200cروم ที่ ດີ່ မြန်မာ ខ្មែរ ශ්\u200dරී ❤\ufe0f हिन्दी தமிழ் শব্দ السَّلَامُ שָׁלוֹם naïve".split()
+)
+def test_words_that_moses_splits_are_counted(word, tmp_path):
+    checked = check_raw_text(RawText(write(tmp_path / "train.txt", [word]), "train", ""))
+    is_split = len(Preparation(parse_steps("moses"))(word)) > 1
+    assert checked.odd["decomposed"] == ((1, [1]) if is_split else (0, []))
 
 
 LABELS = {
