@@ -272,7 +272,17 @@ def _reference_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
     words, expected_words = (sum(len(line.split()) for line in lines) for lines in (own, expected))
     if texts.translated.is_joined and has_spaces(texts.lang) and is_glued(texts.translated.tokens, texts.text):
         yield f"{log} has lines D- and T- without spaces, of --bpe with --remove-bpe: translate again with one of them"
-    elif bleu < _LEAST_BLEU or (has_spaces(texts.lang) and abs(words - expected_words) > _MOST_WORDS * expected_words):
+    elif bleu >= _LEAST_BLEU and not (
+        has_spaces(texts.lang) and abs(words - expected_words) > _MOST_WORDS * expected_words
+    ):
+        return
+    elif words > expected_words and (texts.undo is not None or {"moses", "spacy"} & {*(request.detokenize or ())}):
+        yield (
+            f"{name} has {expected_words:,} words, the log's T- lines {words:,}, joined as the translations are: the "
+            f"rules do not restore every space, and a perfect translation scores {bleu:.1f} BLEU; compare only scores "
+            "of texts that are joined alike, or add --tokenized FILE (the reference in tokens)"
+        )
+    else:
         yield (
             f"{name} has the sentences of {log} in another form: its {expected_words:,} words are {words:,} in the "
             f"log's T- lines, joined as the translations are, which themselves score {bleu:.1f} BLEU; name text that "

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import sacrebleu
 import torch
 from run_folders import (
     RAW,
@@ -188,6 +189,25 @@ def test_a_reference_that_is_not_the_logs_is_said(run, capsys, targets, referenc
     write_lines(run / "other", [f"o{at}" for at in range(len(reference))])  # one of several is enough
     assert main(["score", "run/log", "--ref", "run/other", "--ref", "run/reference", *options]) == 0
     assert (said in capsys.readouterr().err) or not said
+
+
+def test_spaces_that_moses_does_not_restore_are_said(run, capsys) -> None:
+    """The reference is right, and no option helps: Moses leaves the spaces before Hindi's danda and Arabic's marks."""
+    moses = pytest.importorskip("sacremoses")
+    for lang, line in (("hi", "मैं घर {} जाता हूँ।"), ("ar", "هل أنت {} بخير؟ نعم، شكرا.")):
+        text = [line.format(word) for word in "abcdefghij"]
+        tokens = [moses.MosesTokenizer(lang=lang).tokenize(line, return_str=True) for line in text]
+        joined = [moses.MosesDetokenizer(lang=lang).detokenize(line.split()) for line in tokens]
+        printed_log(run / "log", tokens, tokens)
+        write_lines(run / "text", text)
+        assert main(["score", "run/log", "--ref", "run/text", "--detokenize", "moses", "--lang", lang]) == 0
+        counts = [sum(len(line.split()) for line in lines) for lines in (text, joined)]
+        best = sacrebleu.corpus_bleu(joined, [text]).score
+        said = (
+            f"run/text has {counts[0]} words, the log's T- lines {counts[1]}, .* translation scores {best:.1f} BLEU; "
+        )
+        assert re.search(said, capsys.readouterr().err)
+        assert counts[0] < counts[1]
 
 
 def test_a_source_that_is_not_the_logs_is_said(run, capsys) -> None:
