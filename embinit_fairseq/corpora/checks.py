@@ -7,7 +7,7 @@ import re
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import islice
@@ -57,7 +57,9 @@ _SPLIT_OFF = re.compile(
 )
 #: as spreadsheets write a cell with tabs, quotes or ends of lines
 _QUOTED = re.compile('"(?:[^"]|"")*"')
-#: name -> True for a line that has it; `quoted` only counts in tables with tabs, `unspaced` if steps need spaces
+#: steps that find words by themselves
+_WITHOUT_SPACES = frozenset(("spacy", "sentencepiece", "huggingface"))
+#: name -> True for a line that has it; some kinds count for some tables or steps only (`check_raw_text`)
 _ODD = {
     "empty": lambda line: _NO_WORDS.fullmatch(line) is not None,
     "long": lambda line: len(line.split()) > LONG,
@@ -69,7 +71,8 @@ _ODD = {
     "unspaced": lambda line: _UNSPACED.search(line) is not None,
     "hidden": lambda line: _HIDDEN.search(line) is not None,
     "garbled": lambda line: not line.isascii() and _GARBLED.search(line) is not None,
-    "decomposed": lambda line: not unicodedata.is_normalized("NFC", line) or _SPLIT_OFF.search(line) is not None,
+    "decomposed": lambda line: not unicodedata.is_normalized("NFC", line),
+    "split": lambda line: _SPLIT_OFF.search(line) is not None,
     "quoted": lambda line: _QUOTED.fullmatch(line) is not None,
 }
 #: column of the table -> the lines that it counts, for people
@@ -84,7 +87,8 @@ MEANING = {
     "unspaced": "no spaces between words (Chinese, Thai ...), which these steps need: take --steps sentencepiece",
     "hidden": "characters that nobody sees (NUL, soft hyphen, zero-width space, marks of direction)",
     "garbled": "characters of another encoding (� Ã¤ â€œ)",
-    "decomposed": "marks or joiners in words (not NFC, or of Yoruba, Persian ...), which Moses splits off, not spaCy",
+    "decomposed": "accents that are characters of their own (not NFC), so that words differ from composed ones",
+    "split": "marks or joiners in words (Yoruba, Persian ..., not NFC), which Moses splits off: take --steps spacy",
     "quoted": "cells in quotes, which are text in .tsv (a table of a spreadsheet: save it as .csv)",
 }
 
@@ -116,15 +120,19 @@ class Checked:
         return {**facts, "lines": self.lines, **counts, "doubled": self.doubled, "byte_order_mark": self.mark}
 
 
-def check_raw_text(raw_text: RawText, needs_spaces: bool = False) -> Checked:
+def check_raw_text(raw_text: RawText, steps: Collection[str] = _WITHOUT_SPACES) -> Checked:
     """Read a raw text once; raise DataError if it cannot be read, is not UTF-8, has no line or another form.
 
-    needs_spaces: the steps take words between spaces.
+    steps: the names of its steps; by default none takes words between spaces.
     """
     checked = Checked(raw_text, mark=has_mark(raw_text.path))
     found: dict[str, list[int]] = {name: [] for name in _ODD}
     counts: Counter[str] = Counter()
-    is_used = {"quoted": raw_text.field is not None and is_of_tabs(raw_text.path), "unspaced": needs_spaces}
+    is_used = {
+        "quoted": raw_text.field is not None and is_of_tabs(raw_text.path),
+        "unspaced": _WITHOUT_SPACES.isdisjoint(steps),
+        "split": "moses" in steps,
+    }
     kinds = {name: is_odd for name, is_odd in _ODD.items() if is_used.get(name, True)}
     if raw_text.is_label:
         kinds = {"empty": _ODD["empty"]}

@@ -108,7 +108,7 @@ def test_a_table_says_what_was_found_with_the_numbers_of_the_lines(parallel, tmp
     assert dict(zip(heading, german)) == {
         **{"text": str(parallel[0]), "lines": "21", "empty": "4", "long": "0", "CR": "4", "symbols": "4"},
         **dict.fromkeys(("segmented", "escaped", "markup", "unspaced"), "0"),
-        **dict.fromkeys(("hidden", "garbled", "decomposed", "quoted"), "0"),
+        **dict.fromkeys(("hidden", "garbled", "decomposed", "split", "quoted"), "0"),
         **{"doubled": "16", "BOM": "yes"},
     }
     assert english[1:4] == ["21", "0", "0"]
@@ -479,7 +479,7 @@ def test_odd_characters_are_counted(tmp_path):
     lines = ["e\u0301", "a\u00ad\u200b", "\0\ufeff", "\u00c3\u00a4", "ä \u06cc\u200c\u0634 \U0001f468\u200d\U0001f467"]
     (raw_text,) = find_raw_texts([str(write(tmp_path / "train.txt", lines))], Columns())
     odd = {name: numbers for name, (_, numbers) in check_raw_text(raw_text).odd.items() if numbers}
-    assert odd == {"decomposed": [1, 5], "hidden": [2, 3], "empty": [3], "garbled": [4]}
+    assert odd == {"decomposed": [1], "hidden": [2, 3], "empty": [3], "garbled": [4]}
     lines = [
         "\u200fa",
         "\u202ba\u202c",
@@ -492,10 +492,10 @@ def test_odd_characters_are_counted(tmp_path):
         "&nbsp;",
     ]
     lines += ["&#x27;", "AT&T; a", "我" * 15, "我" * 14 + " 我", "ฉันกินข้าวที่บ้านของเรา"]
-    checked = check_raw_text(RawText(write(tmp_path / "more.train.txt", lines), "train", ""), needs_spaces=True)
+    checked = check_raw_text(RawText(write(tmp_path / "more.train.txt", lines), "train", ""), ["moses"])
     counted = {name: numbers for name, (_, numbers) in checked.odd.items() if numbers}
     expected = {"hidden": [1, 2, 3], "markup": [4, 5, 6, 7], "escaped": [9, 10], "unspaced": [12, 14], "empty": [3]}
-    expected["decomposed"] = [14]
+    expected["split"] = [14]
     assert counted == expected
     rows = ['"a ""b"""', '"a" b "c"', '"']
     for suffix, numbers in (("tsv", [2]), ("csv", []), ("txt", [])):
@@ -508,9 +508,10 @@ def test_odd_characters_are_counted(tmp_path):
     "word", "a\u0320b می\u200cروم ที่ ດີ່ မြန်မာ ខ្មែរ ශ්\u200dරී ❤\ufe0f हिन्दी தமிழ் শব্দ السَّلَامُ שָׁלוֹם naïve".split()
 )
 def test_words_that_moses_splits_are_counted(word, tmp_path):
-    checked = check_raw_text(RawText(write(tmp_path / "train.txt", [word]), "train", ""))
+    raw_text = RawText(write(tmp_path / "train.txt", [word]), "train", "")
     is_split = len(Preparation(parse_steps("moses"))(word)) > 1
-    assert checked.odd["decomposed"] == ((1, [1]) if is_split else (0, []))
+    assert check_raw_text(raw_text, ["moses"]).odd["split"] == ((1, [1]) if is_split else (0, []))
+    assert check_raw_text(raw_text, ["bpe"]).odd["split"] == (0, [])
 
 
 LABELS = {
