@@ -136,7 +136,15 @@ def spell(token: Token, style: str) -> list[str]:
         return [surface] if token.initial is not False and token.final is not False else []
     marked = PREFIX[style] + surface
     initial, inside = (surface, marked) if style == "wordpiece" else (marked, surface)
-    return [initial] if token.initial else [inside] if token.initial is False else [initial, inside]
+    if token.initial is not None:
+        return [initial] if token.initial else [inside]
+    # BERT's tokenizer makes words of signs and of Chinese characters
+    return [initial, inside] if style == "wordpiece" or begins_word(token) else [inside, initial]
+
+
+def begins_word(token: Token) -> bool:
+    """Return True if the token begins a word; where its spelling does not say, if it is of a script with spaces."""
+    return token.initial is not False and not (token.initial is None and ignores_spaces(token.surface))
 
 
 def compatible(one: Token, other: Token) -> bool:
