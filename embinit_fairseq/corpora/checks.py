@@ -55,6 +55,8 @@ _SPLIT_OFF = re.compile(
     "[\u0300-\u036f\u0591-\u05af\u0e47-\u0e4e\u0ec8-\u0ecc\u1037\u103a\u17c9-\u17d3\u200c\u200d\u20d0-\u20f0"
     "\ufe00-\ufe0f\U000e0100-\U000e01ef]"
 )
+#: joins no letters, and makes a half-space in Persian; sentencepiece makes a space of it
+_NON_JOINER = "\u200c"
 #: as spreadsheets write a cell with tabs, quotes or ends of lines
 _QUOTED = re.compile('"(?:[^"]|"")*"')
 #: steps that find words by themselves
@@ -88,7 +90,7 @@ MEANING = {
     "hidden": "characters that nobody sees (NUL, soft hyphen, zero-width space, marks of direction)",
     "garbled": "characters of another encoding (� Ã¤ â€œ)",
     "decomposed": "accents that are characters of their own (not NFC), so that words differ from composed ones",
-    "split": "marks or joiners in words (Yoruba, Persian ..., not NFC), which Moses splits off: take --steps spacy",
+    "split": "marks or joiners in words (Persian, Yoruba ...): for Moses words, for sentencepiece spaces: take spacy",
     "quoted": "cells in quotes, which are text in .tsv (a table of a spreadsheet: save it as .csv)",
 }
 
@@ -120,10 +122,10 @@ class Checked:
         return {**facts, "lines": self.lines, **counts, "doubled": self.doubled, "byte_order_mark": self.mark}
 
 
-def check_raw_text(raw_text: RawText, steps: Collection[str] = _WITHOUT_SPACES) -> Checked:
+def check_raw_text(raw_text: RawText, steps: Collection[str] = ("spacy",)) -> Checked:
     """Read a raw text once; raise DataError if it cannot be read, is not UTF-8, has no line or another form.
 
-    steps: the names of its steps; by default none takes words between spaces.
+    steps: the names of its steps; spaCy needs no spaces, and keeps marks.
     """
     checked = Checked(raw_text, mark=has_mark(raw_text.path))
     found: dict[str, list[int]] = {name: [] for name in _ODD}
@@ -131,9 +133,11 @@ def check_raw_text(raw_text: RawText, steps: Collection[str] = _WITHOUT_SPACES) 
     is_used = {
         "quoted": raw_text.field is not None and is_of_tabs(raw_text.path),
         "unspaced": _WITHOUT_SPACES.isdisjoint(steps),
-        "split": "moses" in steps,
+        "split": not {"moses", "sentencepiece"}.isdisjoint(steps),
     }
     kinds = {name: is_odd for name, is_odd in _ODD.items() if is_used.get(name, True)}
+    if "moses" not in steps and "split" in kinds:  # sentencepiece's rules leave other marks
+        kinds["split"] = lambda line: _NON_JOINER in line
     if raw_text.is_label:
         kinds = {"empty": _ODD["empty"]}
     else:

@@ -21,7 +21,7 @@ from embinit_fairseq.corpora import workers as corpora_workers
 from embinit_fairseq.corpora.checks import attention, check_raw_text, check_together
 from embinit_fairseq.corpora.raw_texts import LABEL, Columns, RawText, find_raw_texts
 from embinit_fairseq.corpora.reading import read_column, read_text
-from embinit_fairseq.corpora.subwords import _parts
+from embinit_fairseq.corpora.subwords import _parts, learn_model
 from embinit_fairseq.corpora.workers import SEPARATOR, parts_of, segmented, symbols_of, workers
 from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.vocab.preparation_options import parse_steps
@@ -512,6 +512,16 @@ def test_words_that_moses_splits_are_counted(word, tmp_path):
     is_split = len(Preparation(parse_steps("moses"))(word)) > 1
     assert check_raw_text(raw_text, ["moses"]).odd["split"] == ((1, [1]) if is_split else (0, []))
     assert check_raw_text(raw_text, ["bpe"]).odd["split"] == (0, [])
+
+
+def test_half_spaces_that_sentencepiece_makes_spaces_are_counted(tmp_path):
+    lines = ["می\u200cروم", "می روم", "ශ්\u200dරී a\u0320"]
+    raw_text = RawText(write(tmp_path / "train.txt", lines), "train", "")
+    learn_model(lines * 9, 40, "unigram", tmp_path / "model")
+    prepare = Preparation([{"step": "sentencepiece"}], {"model": (tmp_path / "model").read_bytes()})
+    changed = [at for at, line in enumerate(lines, 1) if prepare.text(prepare(line)) != line]
+    assert check_raw_text(raw_text, ["sentencepiece"]).odd["split"] == (1, [1])
+    assert changed == [1]
 
 
 LABELS = {
