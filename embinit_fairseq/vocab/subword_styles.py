@@ -201,6 +201,11 @@ def ignores_spaces(text: str) -> bool:
     return all(unicodedata.category(sign)[0] in "PS" or sign in _EMOJI for sign in rest)
 
 
+def inside_of_text(text: str, tokens: Sequence[str]) -> list[str]:
+    """Return a tokenizer's tokens of a text; of signs and scripts without spaces no `▁`, which text has not there."""
+    return [token for token in tokens if not (ignores_spaces(text) and token in PREFIX.values())] or [*tokens]
+
+
 def _opened(token: Token) -> Token:
     """Return the token; it may begin a word if its marker does not count."""
     return replace(token, initial=None) if token.initial is False and ignores_spaces(token.surface) else token
