@@ -281,6 +281,7 @@ def _reference_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
             f"{name} has {expected_words:,} words, the log's T- lines {words:,}, joined as the translations are: the "
             f"rules do not restore every space, and a perfect translation scores {bleu:.1f} BLEU; compare only scores "
             "of texts that are joined alike, or add --tokenized FILE (the reference in tokens)"
+            f"{'' if request.lowercase else ', and --lowercase for lower-cased text'}"
         )
     else:
         yield (
