@@ -179,9 +179,9 @@ def respell(token: Token, surface: str) -> Token:
 
 # ---- Text for which a marker of the beginning of a word says nothing -------------------------------------------------
 
-#: Thai and Lao, Myanmar, Khmer, Han with Hiragana and Katakana
+#: Thai, Lao, Tibetan and Myanmar, Khmer, Han with Hiragana and Katakana
 _WITHOUT_SPACES = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff\u19e0-\u19ff"
+    "[\u0e00-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff\u19e0-\u19ff"
     "\u2e80-\u312f\u3190-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff65-\uff9f\U00016fe0-\U0003ffff]"
 )
 #: characters that join and colour emoji
