@@ -47,6 +47,7 @@ def expand_hf(
         words: as for `tokenizer.add_tokens`: texts, which are found inside of longer words, too, or `AddedToken`s
             (`AddedToken("stent", single_word=True)`). For models that generate text write `" stent"`: GPT-2's
             tokenizers see the space before a word, and those of sentencepiece leave it out of generated text else.
+            Words of scripts without spaces have none.
         method: of `init.methods.EXPANSION`, without `distill`. `subword` takes the tokenizer's subwords of the word.
         average_over: `all` tokens, or `words` (no special ones).
         counts: token -> its occurrences in a text, for `tokens` of the report.
