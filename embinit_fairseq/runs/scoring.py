@@ -55,6 +55,8 @@ _STOPS = frozenset(".!?\u3002\uff01\uff1f\u0964\u061f")
 _ENDS = {"begin": re.compile(r"\s*(\w+|[^\w\s])"), "end": re.compile(r".*?(\w+|[^\w\s])\s*$")}
 #: number of lines from which that is no chance; share of the lines that have it, and at most of the other text's
 _NO_CHANCE, _MARKED, _MOST_MARKED = 10, 0.9, 0.1
+#: characters in a note
+_SHOWN = 8
 #: key in the scores -> option of fairseq-generate, type
 _SETTINGS = {"beam": ("beam", int), "lenpen": ("lenpen", float), "checkpoint": ("path", str)}
 
@@ -283,12 +285,31 @@ def _reference_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
             "of texts that are joined alike, or add --tokenized FILE (the reference in tokens)"
             f"{'' if request.lowercase else ', and --lowercase for lower-cased text'}"
         )
+    elif replaced := _replaced(expected, own):
+        yield (
+            f"{name} has {replaced}, which the log's T- lines, joined as the translations are, have not: the steps "
+            f"replace these characters, and a perfect translation scores {bleu:.1f} BLEU; replace them in a copy of "
+            "the reference, too (sentencepiece: NFKC), and compare only scores against that"
+        )
     else:
         yield (
             f"{name} has the sentences of {log} in another form: its {expected_words:,} words are {words:,} in the "
             f"log's T- lines, joined as the translations are, which themselves score {bleu:.1f} BLEU; name text that "
             f"is neither tokenised nor in subwords{added and f', and add {added}'}"
         )
+
+
+def _replaced(expected: Sequence[str], own: Sequence[str]) -> str:
+    """Return the signs and the letters in other forms (NFKC) of a reference that most T- lines have not, for people."""
+    counts, others = Counter("".join(expected)), Counter("".join(own))
+    lost = [
+        sign
+        for sign, count in counts.most_common()
+        if not sign.isascii()
+        and 2 * others[sign] < count
+        and (not sign.isalnum() or unicodedata.normalize("NFKC", sign) != sign)
+    ]
+    return " ".join(lost[:_SHOWN])
 
 
 def _source_notes(request: ScoreRequest, texts: Texts, source: Sequence[str]) -> Iterator[str]:

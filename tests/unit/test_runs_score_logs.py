@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -208,6 +209,24 @@ def test_spaces_that_moses_does_not_restore_are_said(run, capsys) -> None:
         )
         assert re.search(said, capsys.readouterr().err)
         assert counts[0] < counts[1]
+
+
+def test_characters_that_sentencepiece_replaces_are_said(run, capsys) -> None:
+    """Its rules write `，` as `,`: a Chinese reference is right, and no translation equals it."""
+    text = [f"我们喜欢{word}，你们呢？" for word in "一二三四五六七八九十"]
+    joined = [unicodedata.normalize("NFKC", line) for line in text]
+    tokens = [f"▁{line}".replace("喜欢", " 喜欢 ") for line in joined]
+    printed_log(run / "log", tokens, tokens)
+    write_lines(run / "text", text)
+    options = ["--detokenize", "sentencepiece", "--lang", "zh"]
+    assert main(["score", "run/log", "--ref", "run/text", *options]) == 0
+    best = sacrebleu.corpus_bleu(joined, [text], tokenize="zh").score
+    assert best < 95
+    said = f"run/text has ， ？, which the log's T- lines, .* translation scores {best:.1f} BLEU; replace them"
+    assert re.search(said, capsys.readouterr().err)
+    write_lines(run / "text", joined)
+    assert main(["score", "run/log", "--ref", "run/text", *options]) == 0
+    assert "T- lines" not in capsys.readouterr().err
 
 
 def test_a_source_that_is_not_the_logs_is_said(run, capsys) -> None:
