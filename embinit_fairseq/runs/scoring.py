@@ -227,8 +227,20 @@ def _translation_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
     elif texts.references and sum(line.endswith(" .") for line in text) >= _TOKENIZED and not translated.targets:
         yield "translations end in a separate period ( .): if the reference is text, add --detokenize moses"
     for name, reference in zip(request.refs, texts.references):
+        yield from _form_notes(name, reference, text)
         yield from _mark_notes("translations", text, "references", reference)
         yield from _mark_notes(f"lines of {name}", reference, "translations", text)
+
+
+def _form_notes(name: str, reference: Sequence[str], text: Sequence[str]) -> Iterator[str]:
+    """Say if letters with accents are stored in one way in the reference and in another one in the translations."""
+    counts = [sum(not unicodedata.is_normalized("NFC", line) for line in lines) for lines in (reference, text)]
+    if max(counts) >= _NO_CHANCE * max(1, min(counts)):
+        yield (
+            f"{counts[0]:,} lines of {name} and {counts[1]:,} translations are not in Unicode's form NFC, so that the "
+            'same letters with accents differ; convert that text: python -c "import sys, unicodedata; '
+            "[print(unicodedata.normalize('NFC', s), end='') for s in sys.stdin]\" < FILE > NEW"
+        )
 
 
 def _mark_notes(name: str, lines: Sequence[str], others: str, expected: Sequence[str]) -> Iterator[str]:

@@ -211,6 +211,17 @@ def test_spaces_that_moses_does_not_restore_are_said(run, capsys) -> None:
         assert counts[0] < counts[1]
 
 
+def test_a_reference_in_another_normal_form_is_said(run, capsys) -> None:
+    """As from macOS: the same text has a BLEU of nothing, and nobody sees why."""
+    text = [f"tiếng Việt rất đẹp số {at}" for at in range(12)]
+    write_lines(run / "translated", [line.replace("rất", "thì") for line in text])
+    for form, is_said in (("NFC", False), ("NFD", True)):
+        write_lines(run / "text", [unicodedata.normalize(form, line) for line in text])
+        assert main(["score", "run/translated", "--ref", "run/text", "--lang", "vi"]) == 0
+        said = "12 lines of run/text and 0 translations are not in Unicode's form NFC"
+        assert (said in capsys.readouterr().err) == is_said
+
+
 def test_characters_that_sentencepiece_replaces_are_said(run, capsys) -> None:
     """Its rules write `，` as `,`: a Chinese reference is right, and no translation equals it."""
     text = [f"我们喜欢{word}，你们呢？" for word in "一二三四五六七八九十"]
