@@ -68,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
 def render(record: dict[str, Any]) -> str:
     """Return the summary for people."""
     rows, unknown = [["prepared", "lines", "symbols", "longest", "<unk>"]], []
+    empty = {(check["split"], check["column"]): check.get("empty", 0) for check in record["checks"]}
     for split in record["splits"]:
         numbers = (split["sentences"], split["tokens"], split["longest"])
         name = ".".join(filter(None, (split["split"], split["column"])))
@@ -76,6 +77,11 @@ def render(record: dict[str, Any]) -> str:
             unknown.append(
                 f"attention      {name}: {split['share']:.0%} are <unk>; if words are rare, add subwords (bpe, "
                 "sentencepiece) to --steps; with --dict, give text of its kind"
+            )
+        if (lost := split["empty"] - empty[split["split"], split["column"]]) > 0:
+            unknown.append(
+                f"attention      {name}: the steps leave no word in {lost:,} lines that have some (kim is for "
+                "English, known for text of the dictionary); take others"
             )
     steps = dict.fromkeys(record["steps"].values())
     rules = f" (rules of {', '.join(record['languages'])})" if record["languages"] else ""

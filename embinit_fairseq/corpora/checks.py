@@ -74,7 +74,7 @@ _ODD = {
     "hidden": lambda line: _HIDDEN.search(line) is not None,
     "garbled": lambda line: not line.isascii() and _GARBLED.search(line) is not None,
     "decomposed": lambda line: not unicodedata.is_normalized("NFC", line),
-    "split": lambda line: _SPLIT_OFF.search(line) is not None,
+    "marks": lambda line: _SPLIT_OFF.search(line) is not None,
     "quoted": lambda line: _QUOTED.fullmatch(line) is not None,
 }
 #: column of the table -> the lines that it counts, for people
@@ -90,7 +90,7 @@ MEANING = {
     "hidden": "characters that nobody sees (NUL, soft hyphen, zero-width space, marks of direction)",
     "garbled": "characters of another encoding (� Ã¤ â€œ)",
     "decomposed": "accents that are characters of their own (not NFC), so that words differ from composed ones",
-    "split": "marks or joiners in words (Persian, Yoruba ...): for Moses words, for sentencepiece spaces: take spacy",
+    "marks": "marks or joiners in words (Persian, Yoruba ...): for Moses words, for sentencepiece spaces: take spacy",
     "quoted": "cells in quotes, which are text in .tsv (a table of a spreadsheet: save it as .csv)",
 }
 
@@ -133,11 +133,11 @@ def check_raw_text(raw_text: RawText, steps: Collection[str] = ("spacy",)) -> Ch
     is_used = {
         "quoted": raw_text.field is not None and is_of_tabs(raw_text.path),
         "unspaced": _WITHOUT_SPACES.isdisjoint(steps),
-        "split": not {"moses", "sentencepiece"}.isdisjoint(steps),
+        "marks": not {"moses", "sentencepiece"}.isdisjoint(steps),
     }
     kinds = {name: is_odd for name, is_odd in _ODD.items() if is_used.get(name, True)}
-    if "moses" not in steps and "split" in kinds:  # sentencepiece's rules leave other marks
-        kinds["split"] = lambda line: _NON_JOINER in line
+    if "moses" not in steps and "marks" in kinds:  # sentencepiece's rules leave other marks
+        kinds["marks"] = lambda line: _NON_JOINER in line
     if raw_text.is_label:
         kinds = {"empty": _ODD["empty"]}
     else:

@@ -108,13 +108,23 @@ def test_a_table_says_what_was_found_with_the_numbers_of_the_lines(parallel, tmp
     assert dict(zip(heading, german)) == {
         **{"text": str(parallel[0]), "lines": "21", "empty": "4", "long": "0", "CR": "4", "symbols": "4"},
         **dict.fromkeys(("segmented", "escaped", "markup", "unspaced"), "0"),
-        **dict.fromkeys(("hidden", "garbled", "decomposed", "split", "quoted"), "0"),
+        **dict.fromkeys(("hidden", "garbled", "decomposed", "marks", "quoted"), "0"),
         **{"doubled": "16", "BOM": "yes"},
     }
     assert english[1:4] == ["21", "0", "0"]
     assert f"{parallel[0]}: no words (kept: delete them, of two languages in both files) in lines 3, 8, 13, 18" in out
     assert ["valid.en", "7"] in [line.split()[:2] for line in out.splitlines()]
     assert f"fairseq-train {tmp_path}/out/bin" in out
+
+
+def test_texts_without_a_word_after_the_steps_are_counted(tmp_path, shown, printed):
+    """Kim's words are of English letters: of Korean nothing is left, and a training would run on nothing."""
+    texts = [write(tmp_path / f"{split}.txt", ["한국어 좋다", "", "ab 한", "ω"]) for split in ("train", "valid")]
+    out = shown("prepare", *texts, "--steps", "kim", "--jobs", "1", "--output", tmp_path / "out")
+    assert "attention      train: the steps leave no word in 2 lines that have some (kim" in out
+    record = printed("prepare", *texts, "--steps", "moses", "--jobs", "1", "--output", tmp_path / "other")
+    assert [(check["split"], check["empty"]) for check in record["checks"]] == [("train", 1), ("valid", 1)]
+    assert [split["empty"] for split in record["splits"]] == [1, 1]
 
 
 def test_the_language_of_the_rules_is_said(tmp_path, shown):
@@ -495,7 +505,7 @@ def test_odd_characters_are_counted(tmp_path):
     checked = check_raw_text(RawText(write(tmp_path / "more.train.txt", lines), "train", ""), ["moses"])
     counted = {name: numbers for name, (_, numbers) in checked.odd.items() if numbers}
     expected = {"hidden": [1, 2, 3], "markup": [4, 5, 6, 7], "escaped": [9, 10], "unspaced": [12, 14, 15], "empty": [3]}
-    expected["split"] = [14]
+    expected["marks"] = [14]
     assert counted == expected
     rows = ['"a ""b"""', '"a" b "c"', '"']
     for suffix, numbers in (("tsv", [2]), ("csv", []), ("txt", [])):
@@ -510,8 +520,8 @@ def test_odd_characters_are_counted(tmp_path):
 def test_words_that_moses_splits_are_counted(word, tmp_path):
     raw_text = RawText(write(tmp_path / "train.txt", [word]), "train", "")
     is_split = len(Preparation(parse_steps("moses"))(word)) > 1
-    assert check_raw_text(raw_text, ["moses"]).odd["split"] == ((1, [1]) if is_split else (0, []))
-    assert check_raw_text(raw_text, ["bpe"]).odd["split"] == (0, [])
+    assert check_raw_text(raw_text, ["moses"]).odd["marks"] == ((1, [1]) if is_split else (0, []))
+    assert check_raw_text(raw_text, ["bpe"]).odd["marks"] == (0, [])
 
 
 def test_half_spaces_that_sentencepiece_makes_spaces_are_counted(tmp_path):
@@ -520,7 +530,7 @@ def test_half_spaces_that_sentencepiece_makes_spaces_are_counted(tmp_path):
     learn_model(lines * 9, 40, "unigram", tmp_path / "model")
     prepare = Preparation([{"step": "sentencepiece"}], {"model": (tmp_path / "model").read_bytes()})
     changed = [at for at, line in enumerate(lines, 1) if prepare.text(prepare(line)) != line]
-    assert check_raw_text(raw_text, ["sentencepiece"]).odd["split"] == (1, [1])
+    assert check_raw_text(raw_text, ["sentencepiece"]).odd["marks"] == (1, [1])
     assert changed == [1]
 
 
