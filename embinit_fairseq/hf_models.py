@@ -22,6 +22,7 @@ from embinit_fairseq.init.weights import Combination
 from embinit_fairseq.matrices import changed_tables, check_table
 from embinit_fairseq.new_words import checked_method, expansion, new_words, report_of
 from embinit_fairseq.vocab.dictionary import Vocabulary, filler
+from embinit_fairseq.vocab.subword_styles import inside_of_text
 
 
 def expand_hf(
@@ -46,6 +47,7 @@ def expand_hf(
         words: as for `tokenizer.add_tokens`: texts, which are found inside of longer words, too, or `AddedToken`s
             (`AddedToken("stent", single_word=True)`). For models that generate text write `" stent"`: GPT-2's
             tokenizers see the space before a word, and those of sentencepiece leave it out of generated text else.
+            Words of scripts without spaces have none.
         method: of `init.methods.EXPANSION`, without `distill`. `subword` takes the tokenizer's subwords of the word.
         average_over: `all` tokens, or `words` (no special ones).
         counts: token -> its occurrences in a text, for `tokens` of the report.
@@ -276,7 +278,10 @@ def rows_of_words(
 
 def _subwords(tokenizer: Any, text: str, are_needed: bool) -> Combination:
     """Return the mean of the subwords; raise OptionError if the text is one token, or has none that is known."""
-    found = _ids(tokenizer, text)
+    rows = _ids(tokenizer, text)
+    tokens = tokenizer.convert_ids_to_tokens(rows)
+    kept = inside_of_text(text, tokens)
+    found = [row for row, token in zip(rows, tokens) if token in kept]
     is_unknown = not found or tokenizer.unk_token_id in found
     if len(found) == 1 and not is_unknown:
         raise OptionError(

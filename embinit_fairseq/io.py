@@ -35,6 +35,8 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+#: first bytes of a compressed file -> the command that unpacks it
+_UNPACK = {b"\x1f\x8b": "gzip -dk", b"BZh": "bzip2 -dk", b"\xfd7zXZ": "xz -dk", b"\x28\xb5\x2f\xfd": "zstd -d"}
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 #: parts of the RuntimeError that torch's writer raises when its file cannot be written
@@ -149,6 +151,9 @@ def not_utf8(raw: bytes, number: int, at: int = 0) -> str:
         at: position of the first wrong byte.
     """
     name = next((name for mark, name in _MARKS.items() if number == 1 and raw.startswith(mark)), "")
+    unpack = next((command for mark, command in _UNPACK.items() if number == 1 and raw.startswith(mark)), None)
+    if unpack is not None:
+        return f"a compressed file, expected text; unpack it: {unpack} FILE"
     zeros = [raw[parity::2].count(b"\0") for parity in (0, 1)]
     if not name and 4 * max(zeros) > len(raw) > 3:  # every other byte: Latin letters
         name = "utf-16be" if zeros[0] > zeros[1] else "utf-16le"

@@ -68,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
 def render(record: dict[str, Any]) -> str:
     """Return the summary for people."""
     rows, unknown = [["prepared", "lines", "symbols", "longest", "<unk>"]], []
+    empty = {(check["split"], check["column"]): check.get("empty", 0) for check in record["checks"]}
     for split in record["splits"]:
         numbers = (split["sentences"], split["tokens"], split["longest"])
         name = ".".join(filter(None, (split["split"], split["column"])))
@@ -77,8 +78,16 @@ def render(record: dict[str, Any]) -> str:
                 f"attention      {name}: {split['share']:.0%} are <unk>; if words are rare, add subwords (bpe, "
                 "sentencepiece) to --steps; with --dict, give text of its kind"
             )
+        if (lost := split["empty"] - empty[split["split"], split["column"]]) > 0:
+            unknown.append(
+                f"attention      {name}: the steps leave no word in {lost:,} lines that have some (kim is for "
+                "English, known for text of the dictionary); take others"
+            )
     steps = dict.fromkeys(record["steps"].values())
-    lines = [*table(rows), *unknown, "", f"steps          {', '.join(steps)}"]
+    rules = f" (rules of {', '.join(record['languages'])})" if record["languages"] else ""
+    if record["task"] != "translation" and record["languages"] == ["en"]:  # perhaps nobody has named a language
+        rules = rules.replace(")", "; --source-lang names another language)")
+    lines = [*table(rows), *unknown, "", f"steps          {', '.join(steps)}{rules}"]
     if (learned := record["learned"]) is not None:
         fewer = f" (of {learned['asked']:,}: no more in this text)" if learned["made"] < learned["asked"] else ""
         lines.append(f"subwords       {learned['file']}: {learned['made']:,} learned{fewer}")

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import islice
@@ -39,8 +39,8 @@ _HIDDEN = re.compile(
 _MARKUP = re.compile(
     r"</(?!s>)[a-zA-Z]\w*>|<[a-zA-Z]\w*(?:\s*/|\s+[\w:.-]+\s*=[^<>]*)>|<(?:[biup]|br|hr)>", re.IGNORECASE
 )
-#: many letters of Chinese, Japanese, Thai, Lao, Burmese, Khmer without a space: more than a word has
-_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]{15}")
+#: many letters of Chinese, Japanese, Thai, Lao, Tibetan, Burmese, Khmer without a space: more than a word has
+_UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]{15}")
 _NO_WORDS = re.compile(rf"(?:\s|{_HIDDEN.pattern})*")
 #: the characters that the second and third byte of a letter in UTF-8 become if they are read as Latin-1 or cp1252
 _READ_WRONG = "[\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]"
@@ -49,11 +49,19 @@ _READ_WRONG = "[\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—
 _GARBLED = re.compile(
     f"[\ufffd\x80-\x84\x86-\x9f]|[ÂÃ]{_READ_WRONG}|â€|(?:[Î-Ñ×-Û]{_READ_WRONG}){{2}}|(?:[à-ï]{_READ_WRONG}{{2}}){{2}}"
 )
-#: accents of letters that have no composed form
-_ACCENT = re.compile("[\u0300-\u036f]")
+#: characters of words that Moses takes for signs: accents of letters that have no composed form, Hebrew's accents,
+#: marks of Thai, Lao, Burmese and Khmer, joiners, and what changes the look of an emoji
+_SPLIT_OFF = re.compile(
+    "[\u0300-\u036f\u0591-\u05af\u0e47-\u0e4e\u0ec8-\u0ecc\u1037\u103a\u17c9-\u17d3\u200c\u200d\u20d0-\u20f0"
+    "\ufe00-\ufe0f\U000e0100-\U000e01ef]"
+)
+#: joins no letters, and makes a half-space in Persian; sentencepiece makes a space of it
+_NON_JOINER = "\u200c"
 #: as spreadsheets write a cell with tabs, quotes or ends of lines
 _QUOTED = re.compile('"(?:[^"]|"")*"')
-#: name -> True for a line that has it; `quoted` only counts in tables with tabs, `unspaced` if steps need spaces
+#: steps that find words by themselves
+_WITHOUT_SPACES = frozenset(("spacy", "sentencepiece", "huggingface"))
+#: name -> True for a line that has it; some kinds count for some tables or steps only (`check_raw_text`)
 _ODD = {
     "empty": lambda line: _NO_WORDS.fullmatch(line) is not None,
     "long": lambda line: len(line.split()) > LONG,
@@ -65,7 +73,8 @@ _ODD = {
     "unspaced": lambda line: _UNSPACED.search(line) is not None,
     "hidden": lambda line: _HIDDEN.search(line) is not None,
     "garbled": lambda line: not line.isascii() and _GARBLED.search(line) is not None,
-    "decomposed": lambda line: not unicodedata.is_normalized("NFC", line) or _ACCENT.search(line) is not None,
+    "decomposed": lambda line: not unicodedata.is_normalized("NFC", line),
+    "marks": lambda line: _SPLIT_OFF.search(line) is not None,
     "quoted": lambda line: _QUOTED.fullmatch(line) is not None,
 }
 #: column of the table -> the lines that it counts, for people
@@ -80,7 +89,8 @@ MEANING = {
     "unspaced": "no spaces between words (Chinese, Thai ...), which these steps need: take --steps sentencepiece",
     "hidden": "characters that nobody sees (NUL, soft hyphen, zero-width space, marks of direction)",
     "garbled": "characters of another encoding (� Ã¤ â€œ)",
-    "decomposed": "accents that are characters of their own (not NFC, or of Yoruba), which Moses splits off",
+    "decomposed": "accents that are characters of their own (not NFC), so that words differ from composed ones",
+    "marks": "marks or joiners in words (Persian, Yoruba ...): for Moses words, for sentencepiece spaces: take spacy",
     "quoted": "cells in quotes, which are text in .tsv (a table of a spreadsheet: save it as .csv)",
 }
 
@@ -112,16 +122,22 @@ class Checked:
         return {**facts, "lines": self.lines, **counts, "doubled": self.doubled, "byte_order_mark": self.mark}
 
 
-def check_raw_text(raw_text: RawText, needs_spaces: bool = False) -> Checked:
+def check_raw_text(raw_text: RawText, steps: Collection[str] = ("spacy",)) -> Checked:
     """Read a raw text once; raise DataError if it cannot be read, is not UTF-8, has no line or another form.
 
-    needs_spaces: the steps take words between spaces.
+    steps: the names of its steps; spaCy needs no spaces, and keeps marks.
     """
     checked = Checked(raw_text, mark=has_mark(raw_text.path))
     found: dict[str, list[int]] = {name: [] for name in _ODD}
     counts: Counter[str] = Counter()
-    is_used = {"quoted": raw_text.field is not None and is_of_tabs(raw_text.path), "unspaced": needs_spaces}
+    is_used = {
+        "quoted": raw_text.field is not None and is_of_tabs(raw_text.path),
+        "unspaced": _WITHOUT_SPACES.isdisjoint(steps),
+        "marks": not {"moses", "sentencepiece"}.isdisjoint(steps),
+    }
     kinds = {name: is_odd for name, is_odd in _ODD.items() if is_used.get(name, True)}
+    if "moses" not in steps and "marks" in kinds:  # sentencepiece's rules leave other marks
+        kinds["marks"] = lambda line: _NON_JOINER in line
     if raw_text.is_label:
         kinds = {"empty": _ODD["empty"]}
     else:

@@ -20,12 +20,13 @@ _UNKNOWN = 3
 
 
 class Counted(NamedTuple):
-    """Numbers of binarised text; tokens without the ends of the sentences, longest in tokens."""
+    """Numbers of binarised text; tokens without the ends of the sentences, longest in tokens, empty sentences."""
 
     sentences: int
     tokens: int
     unknown: int
     longest: int
+    empty: int
 
     @property
     def share(self) -> float:
@@ -49,7 +50,7 @@ def count(prefix: PathLike, unknown: int = _UNKNOWN) -> Counted:
     tokens = int(lengths.sum())
     numbers = np.memmap(f"{prefix}.bin", kind, "r") if tokens else np.empty(0, kind)
     missing = sum(int((numbers[at : at + (1 << 24)] == unknown).sum()) for at in range(0, len(numbers), 1 << 24))
-    return Counted(sentences, tokens - sentences, missing, int(lengths.max(initial=1)) - 1)
+    return Counted(sentences, tokens - sentences, missing, int(lengths.max(initial=1)) - 1, int((lengths == 1).sum()))
 
 
 def make_dictionary(counts: Mapping[str, int], min_count: int) -> Any:

@@ -37,7 +37,7 @@ _TRIED = 20
 
 def check_texts(plan: Plan) -> tuple[list[Checked], list[str]]:
     """Read all texts once; return what was found, and the classes; raise DataError for what cannot be prepared."""
-    checked = [check_raw_text(raw_text, _needs_spaces(plan, raw_text)) for raw_text in plan.raw_texts]
+    checked = [check_raw_text(raw_text, _steps(plan, raw_text)) for raw_text in plan.raw_texts]
     makes_subwords = any(STEPS[step["step"]].subwords for column in plan.columns.values() for step in column.steps)
     trained = None
     if plan.label_dictionary is not None:
@@ -46,10 +46,9 @@ def check_texts(plan: Plan) -> tuple[list[Checked], list[str]]:
     return checked, check_together(checked, makes_subwords, plan.request.regression, trained)
 
 
-def _needs_spaces(plan: Plan, raw_text: RawText) -> bool:
-    """Return True if the steps of a text take words between spaces."""
-    steps = [] if raw_text.is_label else plan.columns[raw_text.column].steps
-    return not any(step["step"] in ("spacy", "sentencepiece", "huggingface") for step in steps)
+def _steps(plan: Plan, raw_text: RawText) -> list[str]:
+    """Return the names of a text's steps."""
+    return [] if raw_text.is_label else [step["step"] for step in plan.columns[raw_text.column].steps]
 
 
 def prepare(plan: Plan, checked: Sequence[Checked], classes: Sequence[str], bars: Bars) -> dict[str, Any]:
@@ -74,6 +73,7 @@ def prepare(plan: Plan, checked: Sequence[Checked], classes: Sequence[str], bars
         "output": request.output,
         "task": plan.task,
         "steps": {name: written(column.steps) for name, column in plan.columns.items()},
+        "languages": sorted({step["lang"] for one in plan.columns.values() for step in one.steps if "lang" in step}),
         "checks": [one.entry() for one in checked],
         "learned": learned,
         "dictionaries": sizes,

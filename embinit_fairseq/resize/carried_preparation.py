@@ -30,7 +30,7 @@ from embinit_fairseq.vocab.preparation_record import (
 from embinit_fairseq.vocab.preparation_steps import Preparation
 from embinit_fairseq.vocab.segmentation import Segmentation, check_segmentation, read_segmentation
 from embinit_fairseq.vocab.step_files import ARGUMENTS, SEGMENTATION_FILES, STEP_FILES, contents, files_with
-from embinit_fairseq.vocab.subword_styles import PREFIX, unescape
+from embinit_fairseq.vocab.subword_styles import PREFIX, ignores_spaces, unescape
 
 logger = logging.getLogger(__name__)
 #: folder in the new folder for the files of the side that stays, whose names may be the same
@@ -179,7 +179,8 @@ def _brought(other: Recorded, old: Segmentation | None, folder: Path) -> Recorde
 def _missed(prepare: Preparation, words: Sequence[str], old: Segmentation | None) -> dict[str, list[str]]:
     """Return word -> its symbols, for the new words that raw text with the word does not give.
 
-    A word as Moses escapes it (`&apos;s`, `&amp;`) comes from text without the escape, perhaps next to a letter.
+    A word as Moses escapes it (`&apos;s`, `&amp;`) comes from text without the escape, perhaps next to a letter; a word
+    of a script without spaces may also be next to one.
     """
     missed = {}
     for word in words:
@@ -188,7 +189,7 @@ def _missed(prepare: Preparation, words: Sequence[str], old: Segmentation | None
         plain = unescape(text)
         contexts = [plain, *(f"{before}{plain}{after}" for before in ("", "a") for after in ("a", " a"))]
         if symbols not in ([word], [PREFIX["sentencepiece"], word]) and (
-            plain == text or not any(word in prepare(context) for context in contexts)
+            (plain == text and not ignores_spaces(word)) or not any(word in prepare(context) for context in contexts)
         ):
             missed[word] = symbols
     return missed

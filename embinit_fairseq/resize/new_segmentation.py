@@ -20,7 +20,7 @@ from embinit_fairseq.errors import DataError
 from embinit_fairseq.io import read_lines
 from embinit_fairseq.vocab.segmentation import Segmentation
 from embinit_fairseq.vocab.step_files import SEGMENTATION_FILES
-from embinit_fairseq.vocab.subword_styles import PREFIX
+from embinit_fairseq.vocab.subword_styles import PREFIX, ignores_spaces
 from embinit_fairseq.vocab.text_checks import check_not_segmented, check_tokens
 
 
@@ -46,7 +46,7 @@ def write_segmentation(
         DataError: a text is segmented already, or a sentence changes where no new word is.
     """
     new = segmentation.write(words, folder)
-    around = next((new.text_of(symbol) for symbol in symbols if is_reachable(new, symbol, "")), "")
+    around = next((new.text_of(symbol) for symbol in symbols if _is_whole(new, symbol, "")), "")
     missed = {word: new.segment(new.text_of(word)) for word in words if not is_reachable(new, word, around)}
     record = {
         **_written(new, folder, output),
@@ -63,7 +63,13 @@ def _written(new: Segmentation, folder: Path, output: str) -> dict[str, Any]:
 
 
 def is_reachable(segmentation: Segmentation, word: str, around: str) -> bool:
-    """Return True if the word is one subword, alone and between two words `around`."""
+    """Return True if text gives the word: between spaces or, in scripts that have none, after a letter."""
+    after_letter = f"a{segmentation.text_of(word)}" if ignores_spaces(word) else ""
+    return _is_whole(segmentation, word, around) or word in segmentation.segment(after_letter)
+
+
+def _is_whole(segmentation: Segmentation, word: str, around: str) -> bool:
+    """Return True if `word` is one subword, alone and between two words `around`."""
     text = segmentation.text_of(word)
     alone, neighbour = segmentation.segment(text), segmentation.segment(around)
     sentence = segmentation.segment(f"{around} {text} {around}")

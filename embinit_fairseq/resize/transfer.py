@@ -28,7 +28,7 @@ from embinit_fairseq.resize.symbol_tensors import output_names
 from embinit_fairseq.vocab.dictionary import Vocabulary, read_dictionary
 from embinit_fairseq.vocab.preparation_record import read_preparation
 from embinit_fairseq.vocab.segmentation import check_segmentation, read_segmentation
-from embinit_fairseq.vocab.subword_styles import CONTINUES, PREFIX, Token
+from embinit_fairseq.vocab.subword_styles import CONTINUES, PREFIX, Token, begins_word
 
 #: patterns of the files in the output folder, the record first
 FILES = ("transfer.json", *CHECKPOINT_FILES, *PREPARATION_FILES)
@@ -147,7 +147,7 @@ def _old_segmentation(request: TransferRequest, old: Vocabulary) -> Callable[[To
 
     def by_model(token: Token) -> list[str]:
         """Segment by a model, whose subwords at the beginning of a word begin with a mark."""
-        return segment(token.surface if token.initial is False else PREFIX["sentencepiece"] + token.surface)
+        return segment(PREFIX["sentencepiece"] * begins_word(token) + token.surface)
 
     return by_model if request.old_bpe_codes is None else by_codes
 

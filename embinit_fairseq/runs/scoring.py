@@ -56,6 +56,8 @@ _STOPS = frozenset(".!?\u3002\uff01\uff1f\u0964\u061f")
 _ENDS = {"begin": re.compile(r"\s*(\w+|[^\w\s])"), "end": re.compile(r".*?(\w+|[^\w\s])\s*$")}
 #: number of lines from which that is no chance; share of the lines that have it, and at most of the other text's
 _NO_CHANCE, _MARKED, _MOST_MARKED = 10, 0.9, 0.1
+#: characters in a note
+_SHOWN = 8
 #: key in the scores -> option of fairseq-generate, type
 _SETTINGS = {"beam": ("beam", int), "lenpen": ("lenpen", float), "checkpoint": ("path", str)}
 
@@ -226,8 +228,20 @@ def _translation_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
     elif texts.references and sum(line.endswith(" .") for line in text) >= _TOKENIZED and not translated.targets:
         yield "translations end in a separate period ( .): if the reference is text, add --detokenize moses"
     for name, reference in zip(request.refs, texts.references):
+        yield from _form_notes(name, reference, text)
         yield from _mark_notes("translations", text, "references", reference)
         yield from _mark_notes(f"lines of {name}", reference, "translations", text)
+
+
+def _form_notes(name: str, reference: Sequence[str], text: Sequence[str]) -> Iterator[str]:
+    """Say if letters with accents are stored in one way in the reference and in another one in the translations."""
+    counts = [sum(not unicodedata.is_normalized("NFC", line) for line in lines) for lines in (reference, text)]
+    if max(counts) >= _NO_CHANCE * max(1, min(counts)):
+        yield (
+            f"{counts[0]:,} lines of {name} and {counts[1]:,} translations are not in Unicode's form NFC, so that the "
+            'same letters with accents differ; convert that text: python -c "import sys, unicodedata; '
+            "[print(unicodedata.normalize('NFC', s), end='') for s in sys.stdin]\" < FILE > NEW"
+        )
 
 
 def _mark_notes(name: str, lines: Sequence[str], others: str, expected: Sequence[str]) -> Iterator[str]:
@@ -273,12 +287,42 @@ def _reference_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
     words, expected_words = (sum(len(line.split()) for line in lines) for lines in (own, expected))
     if texts.translated.is_joined and has_spaces(texts.lang) and is_glued(texts.translated.tokens, texts.text):
         yield f"{log} has lines D- and T- without spaces, of --bpe with --remove-bpe: translate again with one of them"
-    elif bleu < _LEAST_BLEU or (has_spaces(texts.lang) and abs(words - expected_words) > _MOST_WORDS * expected_words):
+    elif bleu >= _LEAST_BLEU and not (
+        has_spaces(texts.lang) and abs(words - expected_words) > _MOST_WORDS * expected_words
+    ):
+        return
+    elif words > expected_words and (texts.undo is not None or {"moses", "spacy"} & {*(request.detokenize or ())}):
+        yield (
+            f"{name} has {expected_words:,} words, the log's T- lines {words:,}, joined as the translations are: the "
+            f"rules do not restore every space, and a perfect translation scores {bleu:.1f} BLEU; compare only scores "
+            "of texts that are joined alike, or add --tokenized FILE (the reference in tokens)"
+            f"{'' if request.lowercase else ', and --lowercase for lower-cased text'}"
+        )
+    elif replaced := _replaced(expected, own):
+        yield (
+            f"{name} has {replaced}, which the log's T- lines, joined as the translations are, have not: the steps "
+            f"replace these characters, and a perfect translation scores {bleu:.1f} BLEU; replace them in a copy of "
+            "the reference, too (sentencepiece: NFKC), and compare only scores against that"
+        )
+    else:
         yield (
             f"{name} has the sentences of {log} in another form: its {expected_words:,} words are {words:,} in the "
             f"log's T- lines, joined as the translations are, which themselves score {bleu:.1f} BLEU; name text that "
             f"is neither tokenised nor in subwords{added and f', and add {added}'}"
         )
+
+
+def _replaced(expected: Sequence[str], own: Sequence[str]) -> str:
+    """Return the signs and the letters in other forms (NFKC) of a reference that most T- lines have not, for people."""
+    counts, others = Counter("".join(expected)), Counter("".join(own))
+    lost = [
+        sign
+        for sign, count in counts.most_common()
+        if not sign.isascii()
+        and 2 * others[sign] < count
+        and (not sign.isalnum() or unicodedata.normalize("NFKC", sign) != sign)
+    ]
+    return " ".join(lost[:_SHOWN])
 
 
 def _source_notes(request: ScoreRequest, texts: Texts, source: Sequence[str]) -> Iterator[str]:

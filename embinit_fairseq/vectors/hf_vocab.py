@@ -20,7 +20,7 @@ from embinit_fairseq.errors import VectorFileError, listed
 from embinit_fairseq.io import check_is_file, read_json
 from embinit_fairseq.vocab.dictionary import is_filler
 from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
-from embinit_fairseq.vocab.subword_styles import PREFIX, detect_style, parse, text_of
+from embinit_fairseq.vocab.subword_styles import PREFIX, detect_style, inside_of_text, parse, text_of
 
 logger = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ class Vocabulary:
         The list is empty if no token but the marker of a word's beginning is known.
         """
         word = word.encode("utf-8", "ignore").decode("utf-8")  # lone surrogates are not text
-        tokens = self.segment(self._before_word + word) if word else []
+        tokens = inside_of_text(word, self.segment(self._before_word + word)) if word else []
         unknown = self.specials.get("unk")
         tokens = [token for token in tokens if self.rows.get(token, unknown) != unknown]
         return [self.rows[token] for token in tokens] if {*tokens} - {*PREFIX.values()} else []

@@ -100,7 +100,8 @@ class HuggingFaceDirectory(VectorReader):
     def compose(self, surfaces: Sequence[str]) -> dict[str, np.ndarray]:
         """Average the rows of the tokens into which the directory's tokenizer segments each word: word -> (D,) float32.
 
-        A word is segmented as after a space. Unknown tokens are ignored; words without a known token are left out.
+        A word is segmented as after a space, or inside of text in scripts without spaces. Unknown tokens are ignored;
+        words without a known token are left out.
         """
         vocabulary = self.vocabulary
         composed: dict[str, np.ndarray] = {}

@@ -18,7 +18,7 @@ from embinit_fairseq.vectors.compressed import open_bytes
 from embinit_fairseq.vectors.table import FIRST_ROWS, Origin, VectorReader, VectorTable, Wanted
 from embinit_fairseq.vectors.text_lines import BOM, RowCollector, fields, inspect_head
 from embinit_fairseq.vocab.dictionary import is_dictionary
-from embinit_fairseq.vocab.subword_styles import CONTINUES, PREFIX, detect_style
+from embinit_fairseq.vocab.subword_styles import CONTINUES, PREFIX, detect_style, ignores_spaces
 
 logger = logging.getLogger(__name__)
 
@@ -146,9 +146,12 @@ SEGMENTABLE = ("sentencepiece", "wordpiece", "subword_nmt")
 
 
 def _segment(surface: str, names: Collection[str], style: str, longest: int) -> list[str]:
-    """Segment a whole word; characters that no subword begins with are skipped. longest: characters of a subword."""
+    """Segment a whole word, of scripts without spaces as inside of text; longest: characters of a subword.
+
+    Characters that no subword begins with are skipped.
+    """
     marker = PREFIX["sentencepiece"]
-    text = marker + surface if style == "sentencepiece" else surface
+    text = marker + surface if style == "sentencepiece" and not ignores_spaces(surface) else surface
     parts: list[str] = []
     begin = 0
     while begin < len(text):

@@ -35,7 +35,8 @@ _PATTERN = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _SYMBOL_OF_GROUP = {"url": "<url>", "domain": "<url>", "email": "<email>", "file": "<file>"}
-_TOO_LONG = re.compile(r"\S{201,}")  # rulers and noise; the libraries' time grows with the square of a word's length
+#: rulers and noise, no text of scripts without spaces; the libraries' time grows with the square of a word's length
+_TOO_LONG = re.compile(r"[^\s\u0e00-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]{201,}")
 _HAS_WORD = re.compile(rf"\w|[{''.join(_SYMBOL)}]")
 
 

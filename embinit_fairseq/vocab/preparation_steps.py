@@ -58,7 +58,8 @@ _MARKS = re.compile(r"([,!()?])")
 
 
 def _lowercase() -> Callable[[str], str]:
-    return str.lower
+    # of İ Python makes i and a dot of its own, which Moses splits off
+    return lambda text: text.lower().replace("i\u0307", "i")
 
 
 def _moses(lang: str, escape: bool, dashes: bool) -> Callable[[str], str]:

@@ -136,7 +136,15 @@ def spell(token: Token, style: str) -> list[str]:
         return [surface] if token.initial is not False and token.final is not False else []
     marked = PREFIX[style] + surface
     initial, inside = (surface, marked) if style == "wordpiece" else (marked, surface)
-    return [initial] if token.initial else [inside] if token.initial is False else [initial, inside]
+    if token.initial is not None:
+        return [initial] if token.initial else [inside]
+    # BERT's tokenizer makes words of signs and of Chinese characters
+    return [initial, inside] if style == "wordpiece" or begins_word(token) else [inside, initial]
+
+
+def begins_word(token: Token) -> bool:
+    """Return True if the token begins a word; where its spelling does not say, if it is of a script with spaces."""
+    return token.initial is not False and not (token.initial is None and ignores_spaces(token.surface))
 
 
 def compatible(one: Token, other: Token) -> bool:
@@ -171,9 +179,9 @@ def respell(token: Token, surface: str) -> Token:
 
 # ---- Text for which a marker of the beginning of a word says nothing -------------------------------------------------
 
-#: Thai and Lao, Myanmar, Khmer, Han with Hiragana and Katakana
+#: Thai, Lao, Tibetan and Myanmar, Khmer, Han with Hiragana and Katakana
 _WITHOUT_SPACES = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff\u19e0-\u19ff"
+    "[\u0e00-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff\u19e0-\u19ff"
     "\u2e80-\u312f\u3190-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff65-\uff9f\U00016fe0-\U0003ffff]"
 )
 #: characters that join and colour emoji
@@ -191,6 +199,11 @@ def ignores_spaces(text: str) -> bool:
         return bool(text) and not any(map(str.isalnum, text))
     rest = _WITHOUT_SPACES.sub("", text)
     return all(unicodedata.category(sign)[0] in "PS" or sign in _EMOJI for sign in rest)
+
+
+def inside_of_text(text: str, tokens: Sequence[str]) -> list[str]:
+    """Return a tokenizer's tokens of a text; of signs and scripts without spaces no `▁`, which text has not there."""
+    return [token for token in tokens if not (ignores_spaces(text) and token in PREFIX.values())] or [*tokens]
 
 
 def _opened(token: Token) -> Token:

@@ -20,6 +20,7 @@ from wmt14.sgm import read_pair, same_length, utf8_lines
 
 from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.vocab.cleaning import moses_punctuation
+from embinit_fairseq.vocab.preparation_steps import STEPS
 
 LANGS = ("de", "en")
 #: Multi30k's names of the splits
@@ -72,9 +73,9 @@ def tokenised(lines: list[str], lang: str) -> Iterator[str]:
     """Yield lower-cased, normalised Moses tokens with their escapes: Multi30k's lc.norm.tok."""
     from sacremoses import MosesTokenizer
 
-    normalise, moses = moses_punctuation(lang), MosesTokenizer(lang=lang)
+    normalise, lower, moses = moses_punctuation(lang), STEPS["lowercase"].apply(), MosesTokenizer(lang=lang)
     for line in tqdm(lines, desc=f"tokens, {lang}", unit="line", disable=None, leave=False):
-        yield moses.tokenize(normalise(line).lower(), return_str=True)
+        yield moses.tokenize(lower(normalise(line)), return_str=True)
 
 
 def write(folder: Path, split: str, pairs: list[tuple[str, str]]) -> None:

@@ -105,13 +105,40 @@ def test_a_table_says_what_was_found_with_the_numbers_of_the_lines(parallel, tmp
     assert dict(zip(heading, german)) == {
         **{"text": str(parallel[0]), "lines": "21", "empty": "4", "long": "0", "CR": "4", "symbols": "4"},
         **dict.fromkeys(("segmented", "escaped", "markup", "unspaced"), "0"),
-        **dict.fromkeys(("hidden", "garbled", "decomposed", "quoted"), "0"),
+        **dict.fromkeys(("hidden", "garbled", "decomposed", "marks", "quoted"), "0"),
         **{"doubled": "16", "BOM": "yes"},
     }
     assert english[1:4] == ["21", "0", "0"]
     assert f"{parallel[0]}: no words (kept: delete them, of two languages in both files) in lines 3, 8, 13, 18" in out
     assert ["valid.en", "7"] in [line.split()[:2] for line in out.splitlines()]
     assert f"fairseq-train {tmp_path}/out/bin" in out
+
+
+def test_texts_without_a_word_after_the_steps_are_counted(tmp_path, shown, printed):
+    """Kim's words are of English letters: of Korean nothing is left, and a training would run on nothing."""
+    texts = [write(tmp_path / f"{split}.txt", ["한국어 좋다", "", "ab 한", "ω"]) for split in ("train", "valid")]
+    out = shown("prepare", *texts, "--steps", "kim", "--jobs", "1", "--output", tmp_path / "out")
+    assert "attention      train: the steps leave no word in 2 lines that have some (kim" in out
+    record = printed("prepare", *texts, "--steps", "moses", "--jobs", "1", "--output", tmp_path / "other")
+    assert [(check["split"], check["empty"]) for check in record["checks"]] == [("train", 1), ("valid", 1)]
+    assert [split["empty"] for split in record["splits"]] == [1, 1]
+
+
+def test_the_language_of_the_rules_is_said(tmp_path, shown):
+    """By rules of English each syllable of Korean is a word, and `l'homme` begins with `l`."""
+    rows = ["text\tlabel", "한국어 l'homme\tp", "x\tn"]
+    texts = [write(tmp_path / f"{split}.tsv", rows) for split in ("train", "dev")]
+    options = ("--text-columns", "text", "--label-column", "label", "--steps", "moses", "--jobs", "1", "--output")
+    for lang, said, words in (
+        ("", "rules of en; --source-lang names another language", "한 국 어 l &apos;homme"),
+        ("ko", "rules of ko", "한국어 l &apos; homme"),
+        ("fr", "rules of fr", "한 국 어 l&apos; homme"),
+    ):
+        out = tmp_path / f"out{lang}"
+        assert f"steps          moses ({said})\n" in shown(
+            *("prepare", *texts, *(("--source-lang", lang) if lang else ()), *options, out)
+        )
+        assert (out / "text/train.input0").read_text(encoding="utf-8").split("\n")[0] == words
 
 
 def test_a_trained_models_dictionary_says_the_steps(parallel, tmp_path, printed, refused):

@@ -12,7 +12,10 @@ from test_corpora import write
 from embinit_fairseq.corpora.checks import attention, check_raw_text, check_together
 from embinit_fairseq.corpora.raw_texts import LABEL, Columns, RawText, find_raw_texts
 from embinit_fairseq.corpora.reading import read_column, read_text
+from embinit_fairseq.corpora.subwords import learn_model
 from embinit_fairseq.errors import DataError
+from embinit_fairseq.vocab.preparation_options import parse_steps
+from embinit_fairseq.vocab.preparation_steps import Preparation
 
 UNREADABLE = [
     ("a.txt", "A dog.\nruns\n".encode("utf-16"), "UTF-16.* iconv -f utf-16 -t utf-8"),
@@ -143,16 +146,37 @@ def test_odd_characters_are_counted(tmp_path):
         "1 < 2 > 0",
         "&nbsp;",
     ]
-    lines += ["&#x27;", "AT&T; a", "我" * 15, "我" * 14 + " 我", "ฉันกินข้าวที่บ้านของเรา"]
-    checked = check_raw_text(RawText(write(tmp_path / "more.train.txt", lines), "train", ""), needs_spaces=True)
+    lines += ["&#x27;", "AT&T; a", "我" * 15, "我" * 14 + " 我", "ฉันกินข้าวที่บ้านของเรา", "བོད་ཀྱི་སྐད་ཡིག་སློབ"]
+    checked = check_raw_text(RawText(write(tmp_path / "more.train.txt", lines), "train", ""), ["moses"])
     counted = {name: numbers for name, (_, numbers) in checked.odd.items() if numbers}
-    expected = {"hidden": [1, 2, 3], "markup": [4, 5, 6, 7], "escaped": [9, 10], "unspaced": [12, 14], "empty": [3]}
+    expected = {"hidden": [1, 2, 3], "markup": [4, 5, 6, 7], "escaped": [9, 10], "unspaced": [12, 14, 15], "empty": [3]}
+    expected["marks"] = [14]
     assert counted == expected
     rows = ['"a ""b"""', '"a" b "c"', '"']
     for suffix, numbers in (("tsv", [2]), ("csv", []), ("txt", [])):
         path = write(tmp_path / f"train.{suffix}", ["t", *(rows if suffix != "csv" else ['"""a"""'])])
         (raw_text,) = find_raw_texts([str(path)], Columns(text_columns=() if suffix == "txt" else ["t"]))
         assert check_raw_text(raw_text).odd["quoted"] == (len(numbers), numbers)
+
+
+@pytest.mark.parametrize(
+    "word", "a\u0320b می\u200cروم ที่ ດີ່ မြန်မာ ខ្មែរ ශ්\u200dරී ❤\ufe0f हिन्दी தமிழ் শব্দ السَّلَامُ שָׁלוֹם naïve".split()
+)
+def test_words_that_moses_splits_are_counted(word, tmp_path):
+    raw_text = RawText(write(tmp_path / "train.txt", [word]), "train", "")
+    is_split = len(Preparation(parse_steps("moses"))(word)) > 1
+    assert check_raw_text(raw_text, ["moses"]).odd["marks"] == ((1, [1]) if is_split else (0, []))
+    assert check_raw_text(raw_text, ["bpe"]).odd["marks"] == (0, [])
+
+
+def test_half_spaces_that_sentencepiece_makes_spaces_are_counted(tmp_path):
+    lines = ["می\u200cروم", "می روم", "ශ්\u200dරී a\u0320"]
+    raw_text = RawText(write(tmp_path / "train.txt", lines), "train", "")
+    learn_model(lines * 9, 40, "unigram", tmp_path / "model")
+    prepare = Preparation([{"step": "sentencepiece"}], {"model": (tmp_path / "model").read_bytes()})
+    changed = [at for at, line in enumerate(lines, 1) if prepare.text(prepare(line)) != line]
+    assert check_raw_text(raw_text, ["sentencepiece"]).odd["marks"] == (1, [1])
+    assert changed == [1]
 
 
 LABELS = {

@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from expand_checkpoints import assert_same, divergence
+from safetensors.torch import save_file
 from test_new_words import gpt2_tokenizer
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from torch import nn
@@ -138,6 +139,27 @@ def test_words_that_were_added_with_a_space_begin_a_word(tmp_path):
         assert moved.matrices[of_word, 0].tolist() == [rows[" Straße"]] * len(of_word)
         others = [row for row, name in enumerate(moved.symbols) if name in ("Straße", "StraÃŁe")]
         assert rows[" Straße"] not in moved.matrices[others, 0].tolist()
+
+
+def test_words_of_scripts_without_spaces_are_means_of_what_text_has(tmp_path):
+    """Sentencepiece writes ▁ before them only where a text begins; in vectors and in a word after a space it counts."""
+    pieces = ["<unk>", "[PAD]", "▁", "我们", "北京", "大学", "▁the", "st", "ent", "😂"]
+    tokenizer = Tokenizer(models.Unigram([(piece, -float(row)) for row, piece in enumerate(pieces)], unk_id=0))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="[PAD]")
+    model = model_of("GPT2LMHeadModel", vocab_size=len(pieces))
+    old = model.lm_head.weight.detach().clone()
+    save_file({"wte.weight": old.float()}, tmp_path / "model.safetensors")
+    means = {"北京大学": [4, 5], "😂😂": [9, 9], " stent": [2, 7, 8]}
+    assert all(fast(f"我们{word}", add_special_tokens=False)["input_ids"][2:] == rows for word, rows in means.items())
+    rows = ei.expand_hf(model, fast, [*means], "subword")["rows"]
+    for word, parts in means.items():
+        torch.testing.assert_close(model.lm_head.weight[rows[word]], old[parts].mean(0))
+    words = ["我们", *map(str.strip, means)]
+    matrix, _ = ei.embedding_matrix(words, tmp_path, "pretrained", oov="subword")
+    for row, parts in zip(matrix[1:], means.values()):
+        np.testing.assert_allclose(row, old[parts].mean(0), rtol=1e-6)
 
 
 def test_no_bound_without_a_softmax_or_linear_logits():

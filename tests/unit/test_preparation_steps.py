@@ -56,6 +56,12 @@ def test_steps_are_the_libraries_one_after_the_other(line):
     assert Preparation(parse_steps("lowercase,moses:no-escape:dashes", "de"))(line) == plain.split()
 
 
+def test_a_turkish_capital_is_one_letter_in_lower_case():
+    """Python's has a dot of its own, U+0307, which Moses splits off: i, dot, stanbul."""
+    words = Preparation(parse_steps("lowercase,moses", "tr"))("İstanbul I\u0307yi IŞIK Ï")
+    assert words == ["istanbul", "iyi", "işik", "ï"]
+
+
 def test_a_text_never_has_the_ends_of_a_sentence():
     assert Preparation(parse_steps("lowercase"))("a </s> b <PAD> <mask>") == ["a", "<unk>", "b", "<unk>", "<mask>"]
     assert Preparation()("a </s>") == ["a", "</s>"], "finished words are what fairseq makes of them"

@@ -93,6 +93,16 @@ def test_a_grown_model_of_sentencepiece(files, tmp_path, kind: str) -> None:
     assert only_joined(old.segment(text), new.segment(text), words, old)
 
 
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "bytes", "codes"])
+def test_words_of_scripts_without_spaces_are_reached_inside_of_text(files, tmp_path, kind: str) -> None:
+    """Without ▁, as most words of Chinese or Thai are in text; Latin words are not. subword-nmt has no such words."""
+    old, words = opened(files, kind), ["龍鳳", "ที่นี่", "😂😂", "lolo"]
+    new = old.write(words, tmp_path)
+    inside = [word for word in words[:3] if word in new.segment(f"lona{word}")]
+    assert inside == ([] if kind == "codes" else words[:3])
+    assert [word for word in words if is_reachable(new, word, "ba")] == (inside or words)
+
+
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_new_words_that_begin_with_new_words(files, tmp_path, kind: str) -> None:
     old = opened(files, kind)

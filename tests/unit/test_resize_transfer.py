@@ -206,6 +206,13 @@ LONGEST = [
     ("low ##er ##low", "▁lower lower ▁x", {"▁lower": ["low", "##er"], "lower": ["##low", "##er"]}),
     ("la@@ la", "lalala x", {"lalala": ["la@@", "la@@", "la"], "x": []}),
     ("low er", "lower low@@", {"lower": [], "low@@": []}),  # words make up no other word
+    # without ▁ a word of Thai or a sign is inside of text, as most are; BERT makes words of them
+    (
+        "▁บ้าน บ้าน ▁กิน กิน ▁x x !",
+        "บ้านกิน ▁บ้านกิน xx !! ▁",
+        {"บ้านกิน": ["บ้าน", "กิน"], "▁บ้านกิน": ["▁บ้าน", "กิน"], "!!": ["!", "!"]},
+    ),
+    ("你 ##你 好 ##好", "▁x 你好", {"你好": ["你", "##好"]}),
 ]
 
 

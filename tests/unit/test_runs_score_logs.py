@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from pathlib import Path
 
 import pytest
+import sacrebleu
 import torch
 from run_folders import (
     RAW,
@@ -188,6 +190,54 @@ def test_a_reference_that_is_not_the_logs_is_said(run, capsys, targets, referenc
     write_lines(run / "other", [f"o{at}" for at in range(len(reference))])  # one of several is enough
     assert main(["score", "run/log", "--ref", "run/other", "--ref", "run/reference", *options]) == 0
     assert (said in capsys.readouterr().err) or not said
+
+
+def test_spaces_that_moses_does_not_restore_are_said(run, capsys) -> None:
+    """The reference is right, and no option helps: Moses leaves the spaces before Hindi's danda and Arabic's marks."""
+    moses = pytest.importorskip("sacremoses")
+    for lang, line in (("hi", "मैं घर {} जाता हूँ।"), ("ar", "هل أنت {} بخير؟ نعم، شكرا.")):
+        text = [line.format(word) for word in "abcdefghij"]
+        tokens = [moses.MosesTokenizer(lang=lang).tokenize(line, return_str=True) for line in text]
+        joined = [moses.MosesDetokenizer(lang=lang).detokenize(line.split()) for line in tokens]
+        printed_log(run / "log", tokens, tokens)
+        write_lines(run / "text", text)
+        assert main(["score", "run/log", "--ref", "run/text", "--detokenize", "moses", "--lang", lang]) == 0
+        counts = [sum(len(line.split()) for line in lines) for lines in (text, joined)]
+        best = sacrebleu.corpus_bleu(joined, [text]).score
+        said = (
+            f"run/text has {counts[0]} words, the log's T- lines {counts[1]}, .* translation scores {best:.1f} BLEU; "
+        )
+        assert re.search(said, capsys.readouterr().err)
+        assert counts[0] < counts[1]
+
+
+def test_a_reference_in_another_normal_form_is_said(run, capsys) -> None:
+    """As from macOS: the same text has a BLEU of nothing, and nobody sees why."""
+    text = [f"tiếng Việt rất đẹp số {at}" for at in range(12)]
+    write_lines(run / "translated", [line.replace("rất", "thì") for line in text])
+    for form, is_said in (("NFC", False), ("NFD", True)):
+        write_lines(run / "text", [unicodedata.normalize(form, line) for line in text])
+        assert main(["score", "run/translated", "--ref", "run/text", "--lang", "vi"]) == 0
+        said = "12 lines of run/text and 0 translations are not in Unicode's form NFC"
+        assert (said in capsys.readouterr().err) == is_said
+
+
+def test_characters_that_sentencepiece_replaces_are_said(run, capsys) -> None:
+    """Its rules write `，` as `,`: a Chinese reference is right, and no translation equals it."""
+    text = [f"我们喜欢{word}，你们呢？" for word in "一二三四五六七八九十"]
+    joined = [unicodedata.normalize("NFKC", line) for line in text]
+    tokens = [f"▁{line}".replace("喜欢", " 喜欢 ") for line in joined]
+    printed_log(run / "log", tokens, tokens)
+    write_lines(run / "text", text)
+    options = ["--detokenize", "sentencepiece", "--lang", "zh"]
+    assert main(["score", "run/log", "--ref", "run/text", *options]) == 0
+    best = sacrebleu.corpus_bleu(joined, [text], tokenize="zh").score
+    assert best < 95
+    said = f"run/text has ， ？, which the log's T- lines, .* translation scores {best:.1f} BLEU; replace them"
+    assert re.search(said, capsys.readouterr().err)
+    write_lines(run / "text", joined)
+    assert main(["score", "run/log", "--ref", "run/text", *options]) == 0
+    assert "T- lines" not in capsys.readouterr().err
 
 
 def test_a_source_that_is_not_the_logs_is_said(run, capsys) -> None:

@@ -140,6 +140,7 @@ def test_how_many_broken_lines_are_a_few(tmp_path, caplog, good, broken, tolerat
         (["un@@ 1 0", "believ@@ 2 0", "able 3 0", "able@@ 9 9", "un 9 9"], "unbelievable", [1, 2, 3]),
         (["▁a 1 0", "▁ab 3 0", "c 5 0", "bc 9 9"], "ab?c", [3, 5]),
         (["▁ab 1 0", "▁a 2 0", "\udcff\udcfe 3 0"], "ab", [1]),  # not UTF-8
+        (["▁北 9 9", "京大 9 9", "北京 1 0", "大学 3 0", "学 9 9", "▁a 9 9"], "北京大学", [1, 3]),  # `▁北 京大 学`
     ],
 )
 def test_pieces_are_cut_longest_first_and_averaged(tmp_path, lines, surface, rows):

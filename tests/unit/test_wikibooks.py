@@ -45,6 +45,7 @@ LINES = {
     "tab\there \u200bsoft\u00adhyphen\ue000\x07": "tab here softhyphen",
     "<s>a</s> &amp;": "< s > a < / s > & amp ;",  # fairseq's own symbols cannot come from the text
     "A" * 201 + " end": "<unk> end",
+    "我喜欢，" * 60: " ".join("我喜欢，" * 60),  # no noise, but a text without spaces
 }
 
 
