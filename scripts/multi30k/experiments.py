@@ -229,7 +229,7 @@ def duo(vectors: Vectors) -> Iterator[Training]:
     if {"de_a", "de_b", "en_a", "en_b"} <= set(vectors):
         both = joined("concat-l2", vectors, "_a", "_b")
         models |= {"transformer_concat": (*stock, *both), "transformer_equal_concat": (*stock, *WIDER, *both)}
-    for seed in (1, 2):
+    for seed in (1, 2, 3):
         for dropout in ("0.1", "0.3"):
             for name, options in models.items():
                 labels = {"model": name, "dropout": dropout}

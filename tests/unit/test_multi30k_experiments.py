@@ -52,7 +52,7 @@ def options(words: list[str]) -> dict[str, list[str]]:
     ("grid", "trainings"),
     [
         *(("scale", 78), ("positions", 30), ("step", 30), ("remedy", 36), ("content", 15)),
-        *(("table1", 18), ("duo", 44), ("ladder", 6)),
+        *(("table1", 18), ("duo", 66), ("ladder", 6)),
     ],
 )
 def test_every_line_is_a_training_in_a_folder_of_its_name(listed, grid: str, trainings: int) -> None:
