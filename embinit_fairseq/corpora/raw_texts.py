@@ -148,7 +148,8 @@ def _of_tables(files: list[tuple[str, Path]], columns: Columns) -> list[RawText]
     elif len(texts) == 1:
         fields = {"": texts[0]}
     else:
-        languages = (columns.source_lang or texts[0], columns.target_lang or texts[1])
+        first, second = (text.rpartition(".")[2] for text in texts)  # translation.de of an object
+        languages = (columns.source_lang or first, columns.target_lang or second)
         _check_languages(languages)
         fields = dict(zip(languages, texts))
     return [RawText(path, split, name, field) for split, path in files for name, field in fields.items()]
