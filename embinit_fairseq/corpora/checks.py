@@ -217,7 +217,7 @@ def _check_labels(labelled: Sequence[Checked], is_regression: bool) -> None:
         for label, number in one.labels.items():
             spelling, where = _spelling(label), f"{one.raw_text.path}:{number}: the label {label[:60]!r}"
             if is_regression and isinstance(spelling, str):
-                raise DataError(f"{where} must be a number; leave --regression out if labels are classes")
+                raise DataError(f"{where} must be a number, as 3.5; leave --regression out if labels are classes")
             if is_regression:
                 continue
             if label in SPECIAL_SYMBOLS:

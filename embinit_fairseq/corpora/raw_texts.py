@@ -112,7 +112,7 @@ def _split_of(text: str) -> tuple[str, Path]:
 def _of_lines(files: list[tuple[str, Path]], columns: Columns) -> list[RawText]:
     if columns.text_columns or columns.label_column is not None:
         raise OptionError(
-            f"--text-columns, --label-column: {files[0][1]} is not .tsv, .csv or .jsonl; rename it, or leave them out"
+            f"--text-columns, --label-column: {files[0][1]} is not .tsv, .csv or .jsonl; save it so, or leave them out"
         )
     languages: dict[str, str] = {}  # in lower case -> as written: fr_XX of mBART, and DE next to de
     for name in (*filter(None, (columns.source_lang, columns.target_lang)), *(suffix_of(path) for _, path in files)):
