@@ -2,8 +2,9 @@
 
 Symptom: ``fairseq-generate DATA --path CHECKPOINT`` without the ``--user-dir`` of the training, and ``from_pretrained``
     of another model's class, end with ``KeyError: "'_name'"`` or ``KeyError`` and the name of a task; and nothing says
-    that an unrecognised argument or an invalid choice (``--arch``, ``--tokenizer``) may be a plugin's. ``--left-pad-source False``, as scripts of 2019 have it: the
-    option alone means False now, and ``unrecognized arguments: False`` does not say so.
+    that an unrecognised argument or an invalid choice (``--arch``, ``--tokenizer``) may be a plugin's.
+    ``--left-pad-source False``, as scripts of 2019 have it: the option alone means False now, and ``unrecognized
+    arguments: False`` does not say so.
 Where: fairseq/models/__init__.py:99 (its own message is formatted twice), fairseq/tasks/__init__.py:43 and
     fairseq/options.py:228.
 Remedy: an error that names the option and ``--user-dir``, or the option that differs by a letter. It comes only
