@@ -26,6 +26,10 @@ _NAMES = {
     "epochs": re.compile(r"checkpoint(\d+)\.pt"),
 }
 _EXAMPLES = {"updates": "checkpoint_1_500.pt", "epochs": "checkpoint3.pt"}
+_KEEPING = {
+    "updates": "--save-interval-updates and a larger --keep-interval-updates",
+    "epochs": "a larger --keep-last-epochs, without --no-epoch-checkpoints",
+}
 #: fairseq's names with --keep-best-checkpoints: metric and value
 _BEST = re.compile(r"checkpoint\.best_.+\.pt")
 
@@ -56,8 +60,7 @@ def last_checkpoints(folder: Path, number: int, by: str | None = None) -> list[P
         )
         raise CheckpointError(
             f"{folder}: {counted(len(checkpoints), 'checkpoint')} numbered by {kind} (such as {_EXAMPLES[kind]}), "
-            f"{number} to be averaged; {remedies[0]}, or train with --save-interval-updates and a larger "
-            "--keep-interval-updates, or without --no-epoch-checkpoints"
+            f"{number} to be averaged; {remedies[0]}, or train with {_KEEPING[kind]}"
         )
     return checkpoints[-number:]
 

@@ -80,8 +80,8 @@ def render(record: dict[str, Any]) -> str:
             )
         if (lost := split["empty"] - empty[split["split"], split["column"]]) > 0:
             unknown.append(
-                f"attention      {name}: the steps leave no word in {lost:,} lines that have some (kim is for "
-                "English, known for text of the dictionary); take others"
+                f"attention      {name}: the steps leave nothing of {lost:,} lines that are not empty (cleaned: signs "
+                "alone); kim is for English, known for text of the dictionary"
             )
     steps = dict.fromkeys(record["steps"].values())
     rules = f" (rules of {', '.join(record['languages'])})" if record["languages"] else ""

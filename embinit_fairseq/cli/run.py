@@ -92,7 +92,7 @@ def _summary(folder: Path, record: dict[str, Any]) -> str:
     best, time, parts = record.get("best") or {}, record.get("time") or {}, []
     if best:
         metric = record["metric"]
-        unit = " bits" if metric == "valid_loss" else ""
+        unit = " bits" if metric == "valid_loss" and "valid_loss_bits" in best else ""
         epochs = max(map(int, record["epochs"]))
         parts.append(f"best {metric} {best[metric]:g}{unit} at epoch {best['epoch']} of {epochs}")
     for key, unit in (("wall_s", "s"), ("cpu_s", "s of processor time")):

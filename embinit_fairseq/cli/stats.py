@@ -49,7 +49,7 @@ def render(record: dict[str, Any]) -> str:
         f"vectors        {record['vectors']} ({record['format']}, {rows} x {record['dim']})",
         f"matrix         N = {counted(record['rows'], 'row')} x D = {record['dim']}",
     ]
-    named = {"duplicates": "duplicate", "broken_lines": "broken line"}
+    named = {"duplicates": "duplicate", "broken_lines": "broken or missing line"}
     if flaws := [counted(record[key], noun) for key, noun in named.items() if record[key]]:
         lines.append(f"ignored        {', '.join(flaws)}")
     if record["coverage_types"] is not None:

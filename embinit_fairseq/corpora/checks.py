@@ -74,7 +74,7 @@ _ODD = {
     "hidden": lambda line: _HIDDEN.search(line) is not None,
     "garbled": lambda line: not line.isascii() and _GARBLED.search(line) is not None,
     "decomposed": lambda line: not unicodedata.is_normalized("NFC", line),
-    "marks": lambda line: _SPLIT_OFF.search(line) is not None,
+    "marks": lambda line: _SPLIT_OFF.search(unicodedata.normalize("NFC", line)) is not None,
     "quoted": lambda line: _QUOTED.fullmatch(line) is not None,
 }
 #: column of the table -> the lines that it counts, for people
@@ -89,7 +89,8 @@ MEANING = {
     "unspaced": "no spaces between words (Chinese, Thai ...), which these steps need: take --steps sentencepiece",
     "hidden": "characters that nobody sees (NUL, soft hyphen, zero-width space, marks of direction)",
     "garbled": "characters of another encoding (� Ã¤ â€œ)",
-    "decomposed": "accents that are characters of their own (not NFC), so that words differ from composed ones",
+    "decomposed": "accents that are characters of their own, so that words differ from composed ones, and Moses splits "
+    "them: convert the text to Unicode's form NFC",
     "marks": "marks or joiners in words (Persian, Yoruba ...): for Moses words, for sentencepiece spaces: take spacy",
     "quoted": "cells in quotes, which are text in .tsv (a table of a spreadsheet: save it as .csv)",
 }
@@ -216,7 +217,7 @@ def _check_labels(labelled: Sequence[Checked], is_regression: bool) -> None:
         for label, number in one.labels.items():
             spelling, where = _spelling(label), f"{one.raw_text.path}:{number}: the label {label[:60]!r}"
             if is_regression and isinstance(spelling, str):
-                raise DataError(f"{where} must be a number; leave --regression out if labels are classes")
+                raise DataError(f"{where} must be a number, as 3.5; leave --regression out if labels are classes")
             if is_regression:
                 continue
             if label in SPECIAL_SYMBOLS:

@@ -112,7 +112,7 @@ def _split_of(text: str) -> tuple[str, Path]:
 def _of_lines(files: list[tuple[str, Path]], columns: Columns) -> list[RawText]:
     if columns.text_columns or columns.label_column is not None:
         raise OptionError(
-            f"--text-columns, --label-column: {files[0][1]} is not .tsv, .csv or .jsonl; rename it, or leave them out"
+            f"--text-columns, --label-column: {files[0][1]} is not .tsv, .csv or .jsonl; save it so, or leave them out"
         )
     languages: dict[str, str] = {}  # in lower case -> as written: fr_XX of mBART, and DE next to de
     for name in (*filter(None, (columns.source_lang, columns.target_lang)), *(suffix_of(path) for _, path in files)):
@@ -148,7 +148,8 @@ def _of_tables(files: list[tuple[str, Path]], columns: Columns) -> list[RawText]
     elif len(texts) == 1:
         fields = {"": texts[0]}
     else:
-        languages = (columns.source_lang or texts[0], columns.target_lang or texts[1])
+        first, second = (text.rpartition(".")[2] for text in texts)  # translation.de of an object
+        languages = (columns.source_lang or first, columns.target_lang or second)
         _check_languages(languages)
         fields = dict(zip(languages, texts))
     return [RawText(path, split, name, field) for split, path in files for name, field in fields.items()]

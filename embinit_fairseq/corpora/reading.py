@@ -260,7 +260,8 @@ def _text_of(where: str, field: str, value: Any, is_label: bool) -> str:
         return str(value)
     if not isinstance(value, str):
         expected = "text or a number" if is_label else "text"
-        raise DataError(f"{where}: {field} must be {expected}, found {json.dumps(value)[:60]}; write it as text")
+        found = json.dumps(value)[:60]
+        raise DataError(f"{where}: {field} must be {expected}, found {found}; write it as text, or remove the row")
     try:
         value.encode()
     except UnicodeEncodeError as error:

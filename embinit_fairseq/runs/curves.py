@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from embinit_fairseq import figures
 from embinit_fairseq.errors import OptionError
 from embinit_fairseq.runs.log import nats
+from embinit_fairseq.runs.record import is_regression
 from embinit_fairseq.runs.result_table import Table, best_mean, mean, metric_title
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def draw(
 
 def _draw_table(axes: Axes, table: Table, unit: str, x: str) -> None:
     """Draw the validations of each row as a line, and its training as a thin dashed line of the same colour."""
-    is_loss = table.metric.endswith("loss")
+    is_loss = table.metric.endswith("loss") and not is_regression(table.runs[0].record)
     convert = UNITS[unit] if is_loss else float
     runs = {row.name: len(row.runs) for row in table.rows}
     training = table.curves(table.training_metric, x)

@@ -60,7 +60,7 @@ def result_of(record: Mapping[str, Any], folder: Path, log: RunLog, earlier: Map
     result = {
         **record,
         "times": {**clock, **record.get("times", {})},
-        **summary(log, record["metric"], record["higher_is_better"]),
+        **summary(log, record),
         "init": json.loads(report.read_text(encoding="utf-8")) if report.is_file() else earlier.get("init"),
         "scores": dict(earlier.get("scores", {})),
     }
@@ -79,17 +79,25 @@ def add_scores(run: Path, scores: Mapping[str, Any], **more: Any) -> None:
         write_json(run / RESULT, result)
 
 
-def summary(log: RunLog, metric: str, higher: bool) -> dict[str, Any]:
+def is_regression(record: Mapping[str, Any]) -> bool:
+    """Return True if the losses of a run are squared errors, in no unit, and no logarithms."""
+    return "--regression-target" in shlex.split(record.get("command") or "")
+
+
+def _loss(record: Mapping[str, Any], loss: float | None) -> dict[str, float | None]:
+    """Return the loss of a validation by the names that it has in `best`."""
+    if is_regression(record):
+        return {"valid_loss": loss}
+    return {"valid_loss_bits": loss, "valid_loss_nats": None if loss is None else nats(loss)}
+
+
+def summary(log: RunLog, record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of result.json that is in the log. `best` is {} if no epoch has a value that is a number."""
     best: dict[str, Any] = {}
-    if (epoch := log.best_epoch(metric, higher)) is not None:
-        bits = log.epochs[epoch].get("valid_loss")
-        best = {
-            "epoch": epoch,
-            metric: log.epochs[epoch][metric],
-            "valid_loss_bits": bits,
-            "valid_loss_nats": nats(bits) if bits is not None else None,
-        }
+    metric = record.get("metric", "valid_loss")
+    if (epoch := log.best_epoch(metric, record.get("higher_is_better", False))) is not None:
+        values = log.epochs[epoch]
+        best = {"epoch": epoch, metric: values[metric], **_loss(record, values.get("valid_loss"))}
     return {
         "parameters": {"all": log.parameters, "trained": log.trained_parameters},
         "epochs": {str(epoch): values for epoch, values in sorted(log.epochs.items())},
@@ -191,15 +199,10 @@ class Run:
         if number is None:
             return {}
         point = self.validations[number]
-        bits = point.get("valid_loss")
-        best = {
-            "epoch": point["epoch"],
-            "update": point["updates"],
-            metric: point[metric],
-            "valid_loss_bits": bits,
-            "valid_loss_nats": None if bits is None else nats(bits),
-            "train_loss_bits": self.curve("train_loss", by_updates=False).get(point["epoch"]),
-        }
+        best = {"epoch": point["epoch"], "update": point["updates"], metric: point[metric]}
+        best |= _loss(self.record, point.get("valid_loss"))
+        if not is_regression(self.record):
+            best["train_loss_bits"] = self.curve("train_loss", by_updates=False).get(point["epoch"])
         return {key: value for key, value in best.items() if value is not None}
 
     def data_hash(self) -> str | None:
@@ -254,7 +257,7 @@ def read_run(folder: Path) -> Run:
     log = read_log(folder / LOG) if (folder / LOG).is_file() else RunLog()
     metric = record.get("metric", "valid_loss")
     if file.name == TRAINING and any(metric in values for values in log.epochs.values()):
-        record = {**record, **summary(log, metric, record.get("higher_is_better", False))}
+        record = {**record, **summary(log, record)}
     return Run(folder.as_posix(), folder, record, tuple(_validations(record, log)))
 
 

@@ -88,7 +88,9 @@ class Column:
 
 def _columns(metric: str, by_updates: bool, results: Sequence[Result]) -> list[Column]:
     """Return the columns in which the results have values."""
-    of_metric = [] if metric == "valid_loss" else [Column(f"best {metric_title(metric)}", ("best", metric))]
+    in_bits = metric == "valid_loss" and any("valid_loss_bits" in result["best"] for result in results)
+    digits = 3 if metric == "valid_loss" else 2
+    of_metric = [] if in_bits else [Column(f"best {metric_title(metric)}", ("best", metric), digits)]
     columns = [
         Column("parameters", ("parameters", "all"), 0, constant=True),
         *of_metric,

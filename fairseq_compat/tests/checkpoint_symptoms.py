@@ -148,6 +148,9 @@ def unknown_architectures() -> None:
     for argv, word, expected in (
         ([], "--of-a-plugin", advice),
         (given, "--of-a-plugin", ""),
+        ([], "--arch=of_a_plugin", advice),
+        (given, "--arch=of_a_plugin", ""),
+        ([], "--log-format=of_nobody", ""),
         ([], "--max-epochs=3", "did you mean --max-epoch?"),
         (given, "--max_epoch", "did you mean --max-epoch?"),
         (given, "--max-epohc", "did you mean --max-epoch?"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import shutil
 from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,8 +61,13 @@ def uneven_labels(folder: Path) -> None:
     model.get_targets = lambda sample, _output: sample["target"]
     criterion = SentencePredictionCriterion(Namespace(classification_head_name=head, regression_target=False), None)
     criterion.task = SimpleNamespace(cfg=config)
-    with refused("ValueError", f"{folder}/label has no labels", "--valid-subset"):
+    with refused("ValueError", f"{folder}/label has no labels", "--valid-subset", "--regression-target"):
         criterion(model, {"net_input": {}})
+    unlabelled = folder / "unlabelled"
+    shutil.copytree(folder / "input0", unlabelled / "input0")
+    config = SentencePredictionConfig(data=str(unlabelled), num_classes=2, regression_target=False)
+    with refused("ValueError", f"{unlabelled}/label/dict.txt: no such file", "add --regression-target"):
+        SentencePredictionTask.setup_task(config)
     shared = {
         "criterion": "sentence_ranking",
         "dataset_impl": None,

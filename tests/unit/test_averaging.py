@@ -134,7 +134,7 @@ def test_wrong_calls(tmp_path: Path, refused, monkeypatch) -> None:
     for arguments, said in (
         ("run", "run: a folder.*--last N or --best N"),
         ("run --last 1", "--last 1.*two checkpoints"),
-        ("run --last 3", "2 checkpoints numbered by epochs.*give --last 2"),
+        ("run --last 3", "2 checkpoints numbered by epochs.*give --last 2, or train with a larger --keep-last-epochs"),
         ("both --last 2", "1 checkpoint numbered by updates.*give --by epochs, "),
         ("both --last 3", "1 checkpoint numbered by updates.*take checkpoint_best.pt"),
         ("none --last 2", "none: no checkpoint .*folder of a training"),

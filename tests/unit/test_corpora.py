@@ -118,7 +118,7 @@ def test_texts_without_a_word_after_the_steps_are_counted(tmp_path, shown, print
     """Kim's words are of English letters: of Korean nothing is left, and a training would run on nothing."""
     texts = [write(tmp_path / f"{split}.txt", ["한국어 좋다", "", "ab 한", "ω"]) for split in ("train", "valid")]
     out = shown("prepare", *texts, "--steps", "kim", "--jobs", "1", "--output", tmp_path / "out")
-    assert "attention      train: the steps leave no word in 2 lines that have some (kim" in out
+    assert "attention      train: the steps leave nothing of 2 lines that are not empty (" in out
     record = printed("prepare", *texts, "--steps", "moses", "--jobs", "1", "--output", tmp_path / "other")
     assert [(check["split"], check["empty"]) for check in record["checks"]] == [("train", 1), ("valid", 1)]
     assert [split["empty"] for split in record["splits"]] == [1, 1]
@@ -294,6 +294,9 @@ def test_languages_are_written_as_the_user_writes_them(tmp_path):
     files = [str(write(tmp_path / name, ["a"])) for name in ("train.fr_XX", "train.EN", "valid.fr_xx", "valid.en")]
     columns = [one.column for one in find_raw_texts(files, Columns(source_lang="fr_XX", target_lang="en"))]
     assert columns == ["fr_XX", "en"] * 2
+    table = str(write(tmp_path / "train.jsonl", ["{}"]))
+    columns = [one.column for one in find_raw_texts([table], Columns(text_columns=["translation.de", "text.en"]))]
+    assert columns == ["de", "en"]
     with pytest.raises(DataError, match="a folder; name a file in it"):
         find_raw_texts([str(tmp_path)], Columns())
 

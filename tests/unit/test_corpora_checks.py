@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import re
+import unicodedata
 
 import pytest
 from test_corpora import write
@@ -167,6 +168,13 @@ def test_words_that_moses_splits_are_counted(word, tmp_path):
     is_split = len(Preparation(parse_steps("moses"))(word)) > 1
     assert check_raw_text(raw_text, ["moses"]).odd["marks"] == ((1, [1]) if is_split else (0, []))
     assert check_raw_text(raw_text, ["bpe"]).odd["marks"] == (0, [])
+
+
+def test_accents_that_are_split_off_until_they_are_composed_are_one_kind_only(tmp_path):
+    """Vietnamese as macOS writes it: composing mends it, and no other steps are needed."""
+    raw_text = RawText(write(tmp_path / "train.txt", [unicodedata.normalize("NFD", "hôm nay ở chợ")]), "train", "")
+    odd = check_raw_text(raw_text, ["moses"]).odd
+    assert (odd["decomposed"], odd["marks"]) == ((1, [1]), (0, []))
 
 
 def test_half_spaces_that_sentencepiece_makes_spaces_are_counted(tmp_path):

@@ -292,6 +292,15 @@ def test_the_direction_of_best(tmp_path, compare, refused, capsys) -> None:
     assert "--maximize-best-checkpoint-metric" in capsys.readouterr().err
 
 
+def test_squared_errors_have_no_unit(tmp_path, compare, printed, monkeypatch) -> None:
+    run = write_run(tmp_path / "a", NONE1, [0.5, 0.25], command="fairseq-train data --regression-target --seed 1")
+    assert compare(run)[0]["rows"][0]["summary"]["best val. loss"] == {"mean": 0.25, "sd": None}
+    drawn = []
+    monkeypatch.setattr("embinit_fairseq.figures.save", lambda figure, _path: drawn.append(figure.axes[0].get_ylabel()))
+    printed("plot", "curves", run, "--output", tmp_path / "a.png")
+    assert drawn == ["val. loss"]
+
+
 def test_files_are_written_and_tables_need_no_pictures(tmp_path, capsys, printed, refused, monkeypatch) -> None:
     """Labels do not break the table, and dollars are no mathematics; files of others are left alone."""
     for seed, name in enumerate(("a|b", "first\n| second | $x_{$")):

@@ -84,8 +84,17 @@ def unlabelled(error: Exception, criterion, _model, sample, *_args, **_options) 
     if not isinstance(error, KeyError) or "target" in sample:
         return None
     return (
-        f"{criterion.task.cfg.data}/label has no labels of this split: binarise them (or give another --valid-subset)"
+        f"{criterion.task.cfg.data}/label has no labels of this split: binarise them (or give another --valid-subset); "
+        "--regression-target is for numbers only"
     )
+
+
+def without_classes(error: Exception, _task, cfg, **_options) -> str | None:
+    """Return what to do if data have no dictionary of classes."""
+    file = os.path.join(cfg.data, "label", "dict.txt")
+    if not isinstance(error, FileNotFoundError) or error.filename != file:
+        return None
+    return f"{file}: no such file, expected the classes; add --regression-target for numbers, or binarise the labels"
 
 
 def labels_of(task) -> list[str]:
@@ -127,6 +136,7 @@ def patch_prediction(module) -> None:
         return original(self, split, combine=combine, **kwargs)
 
     explain_failures(module.SentencePredictionTask, "load_dataset", uneven)
+    explain_failures(module.SentencePredictionTask, "setup_task", without_classes)
 
 
 def patch_ranking(module) -> None:

@@ -2,8 +2,9 @@
 
 Symptom: ``fairseq-generate DATA --path CHECKPOINT`` without the ``--user-dir`` of the training, and ``from_pretrained``
     of another model's class, end with ``KeyError: "'_name'"`` or ``KeyError`` and the name of a task; and nothing says
-    that an unrecognised argument may be a plugin's. ``--left-pad-source False``, as scripts of 2019 have it: the
-    option alone means False now, and ``unrecognized arguments: False`` does not say so.
+    that an unrecognised argument or an invalid choice (``--arch``, ``--tokenizer``) may be a plugin's.
+    ``--left-pad-source False``, as scripts of 2019 have it: the option alone means False now, and ``unrecognized
+    arguments: False`` does not say so.
 Where: fairseq/models/__init__.py:99 (its own message is formatted twice), fairseq/tasks/__init__.py:43 and
     fairseq/options.py:228.
 Remedy: an error that names the option and ``--user-dir``, or the option that differs by a letter. It comes only
@@ -12,11 +13,14 @@ Remedy: an error that names the option and ``--user-dir``, or the option that di
 
 from __future__ import annotations
 
+import re
 import sys
 
 from fairseq_compat.patches import wrap
 
 BROKEN = r"^def (build_model|setup_task|get_parser)\("
+#: argparse's error about a value that plugins may add
+REGISTERED = re.compile(r"argument --(arch|task|criterion|optimizer|lr-scheduler|tokenizer|bpe)\b.*: invalid choice")
 
 
 def unknown(option: str, name: str) -> ValueError:
@@ -53,9 +57,14 @@ def remedy(words, options) -> str:
     flags = {word.partition("=")[0] for word in words if word.startswith("--")}
     if similar := [name for name in options if any(is_slip(flag, name) for flag in flags)]:
         return f"; did you mean {' '.join(similar)}?"
+    return plugin("an option")
+
+
+def plugin(what: str) -> str:
+    """Return how something of a plugin is given, if none is loaded."""
     if any(word.startswith("--user-dir") for word in sys.argv):
         return ""
-    return "; for an option of a plugin add --user-dir FOLDER with the folder of the plugin"
+    return f"; for {what} of a plugin add --user-dir FOLDER with the folder of the plugin"
 
 
 def patch_models(module) -> None:
@@ -91,6 +100,8 @@ def patch_options(module) -> None:
         def error(message):
             if message.startswith("unrecognized arguments"):
                 message += remedy(message.split(), parser._option_string_actions)
+            elif REGISTERED.match(message):
+                message += plugin("one")
             said(message)
 
         parser.error = error
