@@ -100,6 +100,10 @@ def mismatched_weights(folder: Path) -> None:
             refused("ValueError", "c.pt does not fit the model", *message),
         ):
             Trainer.load_checkpoint(trainer, str(folder / "c.pt"))
+    state = {"cfg": SimpleNamespace(model=None), "model": {**weights, "embed_tokens.weight": torch.zeros(4, 2)}}
+    task = SimpleNamespace(build_model=lambda cfg: model)
+    with refused("ValueError", "c.pt does not fit the model", "[4, 2]", "[3, 2]", "--srcdict"):
+        checkpoint_utils.load_model_ensemble_and_task([str(folder / "c.pt")], task=task, state=state)
 
 
 class Sentences(FairseqDataset):

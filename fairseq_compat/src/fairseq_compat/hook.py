@@ -29,6 +29,7 @@ FIXES = {
         "one_run_a_folder",
         "paused_trainings",
         "other_languages",
+        "mismatched_weights",
     ),
     "fairseq.file_io": ("atomic_copies",),
     "fairseq.utils": ("empty_user_dirs", "replaced_words", "byte_order_marks", "evaluated_options"),
