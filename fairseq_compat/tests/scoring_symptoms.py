@@ -293,6 +293,10 @@ def own_prefixes(hub: GeneratorHubInterface, long: str, skip: dict) -> None:
         assert generated("1", long, "4", **rows, **skip) == ["7 1", "", "9 4"]
         one = {"inference_step_args": {"prefix_tokens": torch.tensor([[7]])}}
         assert hub.decode(hub.generate(hub.encode("1 2"), **one)[0]["tokens"]) == "7 1 2"
+        assert generated("1", "2 3", "4", **one) == ["7 1", "7 2 3", "7 4"]
+        assert generated("1", long, "4", **one, **skip) == ["7 1", "", "7 4"]
+        with refused("inference_step_args: found 3 rows of prefix_tokens for 2 sentences, expected 2 or 1"):
+            generated("1", "2 3", **rows)
 
 
 @in_folder

@@ -22,12 +22,15 @@ from fairseq.criterions import FairseqCriterion
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.criterions.sentence_prediction import SentencePredictionConfig, SentencePredictionCriterion
+from fairseq.criterions.sentence_prediction_adapters import SentencePredictionCriterionAdapters
 from fairseq.data import Dictionary, FairseqDataset, data_utils, indexed_dataset
 from fairseq.dataclass.configs import CheckpointConfig, EMAConfig, FairseqConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics, progress_bar
 from fairseq.models import BaseFairseqModel
 from fairseq.models.ema import EMA
+from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
+from fairseq.models.transformer.transformer_config import EncDecBaseConfig
 from fairseq.modules import AdaptiveSoftmax
 from fairseq.tasks import FairseqTask, fairseq_task
 from fairseq.trainer import Trainer
@@ -343,6 +346,35 @@ def tied_averages() -> None:
             "fc.weight": 0.5,
             "output.weight": 0.5,
         }, in_single
+        last_norms(in_single)
+
+
+class Encoding(BaseFairseqModel):
+    """A pre-norm encoder and clusters of words, which both look at the version of weights that are loaded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = EncDecBaseConfig(layers=1, embed_dim=4, attention_heads=1, normalize_before=True)
+        embeddings = torch.nn.Embedding(4, 4, 1)
+        self.encoder = TransformerEncoderBase(TransformerConfig(encoder=layers), Dictionary(), embeddings)
+        self.clusters = AdaptiveSoftmax(10, 8, [3, 6], dropout=0.0)
+
+
+def last_norms(in_single: bool) -> None:
+    """The layer norm after the last layer, 1 and then 3, has an average, also after averages without it."""
+    model = Encoding()
+    average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5, ema_fp32=in_single))
+    torch.nn.init.constant_(model.encoder.layer_norm.weight, 3.0)
+    average.step(model, 1)
+    averages = dict(average.get_model().state_dict())
+    assert averages.keys() == model.state_dict().keys(), model.state_dict().keys() - averages.keys()
+    assert averages["encoder.layer_norm.weight"].tolist() == [2.0] * 4
+    assert averages["encoder.version"] == model.encoder.version
+    del averages["encoder.layer_norm.weight"]
+    averages["encoder.version"] = torch.ones(1)  # as fairseq stores them
+    continued = EMA(model, average.config)
+    continued.restore(averages, build_fp32_params=in_single)
+    assert continued.get_model().encoder.layer_norm.weight.tolist() == [3.0] * 4
 
 
 class Quarters(torch.nn.Module):
@@ -396,14 +428,15 @@ def regression_losses() -> None:
         source_dictionary=Dictionary(), target_dictionary=Dictionary(), label_dictionary=Dictionary()
     )
     settings = {"classification_head_name": "head", "regression_target": True}
-    criterion = SentencePredictionCriterion(SentencePredictionConfig(**settings), task)
     model = torch.nn.Module()
-    model.forward = lambda features_only, classification_head_name: (torch.zeros(2, 1), None)
+    model.forward = lambda features_only, classification_head_name, lang_id=None: (torch.zeros(2, 1), None)
     model.get_targets = lambda sample, output: sample["target"]
     model.classification_heads, model.args = {"head"}, Namespace()
-    sample = {"net_input": {}, "target": torch.tensor([1.0, 3.0]), "ntokens": 2}
-    loss, size, logged = criterion(model, sample)
-    assert (loss.item(), size) == (10, 2)
-    with metrics.aggregate() as values:
-        criterion.reduce_metrics([logged])
-    assert values.get_smoothed_value("loss") == 5, values.get_smoothed_value("loss")
+    sample = {"net_input": {}, "target": torch.tensor([1.0, 3.0]), "ntokens": 2, "nsentences": 2}
+    for kind in (SentencePredictionCriterion, SentencePredictionCriterionAdapters):
+        criterion = kind(SentencePredictionConfig(**settings), task)
+        loss, size, logged = criterion(model, sample)
+        assert (loss.item(), size) == (10, 2)
+        with metrics.aggregate() as values:
+            criterion.reduce_metrics([logged])
+        assert values.get_smoothed_value("loss") == 5, values.get_smoothed_value("loss")
