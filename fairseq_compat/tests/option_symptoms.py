@@ -69,6 +69,8 @@ def broken_options(folder: Path) -> None:
     with refused("--lr-scheduler inverse_sqrt: found --warmup-updates 0", "--lr-scheduler fixed"):
         without = composed("data", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "0", "--lr", "1")
         InverseSquareRootSchedule(without.lr_scheduler, None)
+    with refused("Cannot use a fixed learning rate schedule"):
+        InverseSquareRootSchedule(composed("data", "--lr-scheduler", "inverse_sqrt", "--lr", "1,2").lr_scheduler, None)
     convert_namespace_to_omegaconf(Namespace(lr_scheduler="cosine", lr=None))  # of a command that reads neither
     saved = composed("data", "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.3")
     saved.bpe = {"_name": "characters"}

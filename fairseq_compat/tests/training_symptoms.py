@@ -332,20 +332,19 @@ def missing_metrics() -> None:
 
 def tied_averages() -> None:
     """Weights 0 and then 1 with a decay of 1/2: the averages are 1/2, also of a matrix with two names."""
-    for in_single in (False, True):
+    for in_single, kind in ((False, torch.float), (True, torch.float), (True, torch.half)):
         model = torch.nn.ModuleDict({name: torch.nn.Linear(1, 1, bias=False) for name in ("embed", "fc", "output")})
         model["output"].weight = model["embed"].weight
         torch.nn.init.zeros_(model["embed"].weight)
         torch.nn.init.zeros_(model["fc"].weight)
-        average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5, ema_fp32=in_single))
+        average = EMA(model.to(kind), EMAConfig(store_ema=True, ema_decay=0.5, ema_fp32=in_single))
         torch.nn.init.ones_(model["embed"].weight)
         torch.nn.init.ones_(model["fc"].weight)
+        model["later"] = torch.nn.Linear(1, 1)  # as the head of a task
         average.step(model, 1)
-        assert {name: value.item() for name, value in average.get_model().state_dict().items()} == {
-            "embed.weight": 0.5,
-            "fc.weight": 0.5,
-            "output.weight": 0.5,
-        }, in_single
+        for averages in (average.get_model().state_dict(), average.fp32_params):
+            found = {name: value.item() for name, value in averages.items()}
+            assert found in ({}, dict.fromkeys(("embed.weight", "fc.weight", "output.weight"), 0.5)), (in_single, kind)
         last_norms(in_single)
 
 
@@ -391,10 +390,10 @@ class Quarters(torch.nn.Module):
 
 
 def ignored_prefixes() -> None:
-    """Two bits for each token that is counted: 3 + 1 of the 4 + 2, and none of a batch of prefixes."""
-    task = SimpleNamespace(target_dictionary=Dictionary())
-    criterion = LabelSmoothedCrossEntropyCriterion(task, False, 0.0, ignore_prefix_size=1)
-    for targets, counted in (([[3, 0, 0, 2], [3, 2, 1, 1]], 4), ([[3], [2]], 0)):
+    """Two bits for each token that is counted: 3 + 1 of the 4 + 2, or 2, and none of a batch of prefixes."""
+    task, pair = SimpleNamespace(target_dictionary=Dictionary()), [[3, 0, 0, 2], [3, 2, 1, 1]]
+    for prefix, targets, counted in ((2, pair, 2), (1, pair, 4), (1, [[3], [2]], 0)):
+        criterion = LabelSmoothedCrossEntropyCriterion(task, False, 0.0, ignore_prefix_size=prefix)
         target = torch.tensor(targets)
         sample = {"net_input": {"tokens": target}, "target": target, "ntokens": int((target != 1).sum())}
         loss, size, logged = criterion(Quarters(), sample)
@@ -420,6 +419,8 @@ def adaptive_losses() -> None:
     assert (size, logged["ntokens"], logged["nsentences"]) == (4, 4, 2)
     criterion.sentence_avg = True
     assert criterion(model, sample)[1] == 2
+    target[0, 2] = 1  # no word of the second cluster
+    assert abs(criterion(model, sample)[0].item() - 3 * math.log(5) - math.log(3)) < 1e-5
 
 
 def regression_losses() -> None:

@@ -46,8 +46,8 @@ def patch(module):
         for name, value in (arguments or {}).items():
             if torch.is_tensor(value) and len(value) not in (1, count):
                 raise ValueError(
-                    f"{ROWS}: found {len(value)} rows of {name} for {count} sentences, expected {count} or 1; give a row "
-                    "for each sentence, or one row for all"
+                    f"{ROWS}: found {len(value)} rows of {name} for {count} sentences, expected {count} or 1; give a "
+                    "row for each sentence, or one row for all"
                 )
 
     def ordered(self):

@@ -24,11 +24,11 @@ def patch(module):
     @wrap(module.EMA)
     def _step_internal(original, self, new_model, updates=None):
         averages = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
-        first = {value.data_ptr(): name for name, value in reversed(list(averages.items()))}
+        names = {value.data_ptr(): name for name, value in averages.items()}
         weights = {
             name: value
             for name, value in new_model.state_dict().items()
-            if name not in averages or first[averages[name].data_ptr()] == name
+            if name not in averages or names[averages[name].data_ptr()] == name
         }
         return original(self, SimpleNamespace(state_dict=lambda: weights), updates)
 
