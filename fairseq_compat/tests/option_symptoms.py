@@ -37,6 +37,7 @@ def dead_options() -> None:
     assert not said(options.get_generation_parser, "--path", None)  # of a program in Python
     assert "--log-file:" in said(options.get_eval_lm_parser, "--log-file=x")[0]
     assert "fairseq-interactive" in said(options.get_generation_parser, "--constraints")[0]
+    assert "--no-early-stop: leave it out" in said(options.get_generation_parser, "--no-early-stop")[0]
     assert "--lm-path" in said(options.get_interactive_generation_parser, "--lm-path", "lm.pt")[0]
     smoothed, aligned = "label_smoothed_cross_entropy", "label_smoothed_cross_entropy_with_alignment"
     training = (options.get_training_parser, "--arch", "lstm", "--report-accuracy", "--criterion")
@@ -69,6 +70,8 @@ def broken_options(folder: Path) -> None:
     with refused("--lr-scheduler inverse_sqrt: found --warmup-updates 0", "--lr-scheduler fixed"):
         without = composed("data", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "0", "--lr", "1")
         InverseSquareRootSchedule(without.lr_scheduler, None)
+    with refused("Cannot use a fixed learning rate schedule"):
+        InverseSquareRootSchedule(composed("data", "--lr-scheduler", "inverse_sqrt", "--lr", "1,2").lr_scheduler, None)
     convert_namespace_to_omegaconf(Namespace(lr_scheduler="cosine", lr=None))  # of a command that reads neither
     saved = composed("data", "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.3")
     saved.bpe = {"_name": "characters"}

@@ -184,9 +184,9 @@ def subword_marks() -> None:
     tokens = dictionary.encode_line("do@@ gs run@@ ning", append_eos=True).long()
     sample = {"net_input": {}, "tokens": tokens[None], "id": torch.zeros(1), "ntokens": 5}
 
-    def perplexity(post_process: str | None, *samples: dict) -> float:
+    def perplexity(post_process: str | None, *samples: dict, **settings) -> float:
         with mock.patch.object(eval_lm, "SequenceScorer", return_value=Certain()):
-            data = {"source_dictionary": dictionary, "batch_iterator": samples or [sample]}
+            data = {"source_dictionary": dictionary, "batch_iterator": samples or [sample], **settings}
             found = eval_lm.eval_lm(models=[torch.nn.Linear(1, 1)], post_process=post_process, **data)
         return float(found["perplexity"])
 
@@ -196,6 +196,9 @@ def subword_marks() -> None:
         perplexity("sentencepiece")
     halves = [{**sample, "tokens": part[None]} for part in (tokens[:3], tokens[3:])]  # `run@@` and `ning`
     assert perplexity("@@", *halves) == pytest.approx(32 ** (1 / 3)), "a word of two blocks"
+    with_bos = [{**half, "tokens": torch.nn.functional.pad(half["tokens"], (1, 0))} for half in halves]
+    bos = {"remove_bos_token": True, "target_dictionary": dictionary}
+    assert perplexity("@@", *with_bos, **bos) == pytest.approx(32 ** (1 / 3)), "--add-bos-token"
     for name in ("subword_nmt", "@@ ", "@@"):
         assert data_utils.post_process("do@@ gs run", name) == "dogs run", f"--post-process {name}"
     found: list[str] = []
@@ -217,17 +220,17 @@ def subword_marks() -> None:
 
 
 def repeated_ngrams() -> None:
-    """A buffer of seven places, the first of which is `</s>`; in the second row 6 is the only word that is possible."""
-    tokens = torch.ones(2, 7, dtype=torch.long)
-    tokens[:, :4] = torch.tensor([2, 5, 6, 5])
-    for size, repeated in ((1, {5, 6}), (2, {6}), (3, set()), (9, set())):
+    """Buffers of seven places, the first of which is `</s>`; in the second row 6 is the only word that is possible."""
+    tokens = torch.ones(3, 7, dtype=torch.long)
+    tokens[:, :4] = torch.tensor([[2, 5, 6, 5], [2, 5, 6, 5], [2, 5, 6, 6]])
+    for size, *repeated in ((1, {5, 6}, {5, 6}), (2, {6}, {6}), (3, set(), set()), (9, set(), set())):
         block = NGramRepeatBlock(size)
         for kind in (block, torch.jit.script(block)):
-            scores = torch.zeros(2, 8)
+            scores = torch.zeros(3, 8)
             scores[1] = -torch.inf
             scores[1, 6] = -1.0
-            found = kind(tokens, scores, 1, 2, 3)
-            assert set(found[0].isinf().nonzero().flatten().tolist()) == repeated, size
+            found = kind(tokens, scores, 1, 3, 3)
+            assert [set(found[row].isinf().nonzero().flatten().tolist()) for row in (0, 2)] == repeated, size
             assert found[1, 6] == -1
 
 
@@ -291,8 +294,13 @@ def own_prefixes(hub: GeneratorHubInterface, long: str, skip: dict) -> None:
         rows = {"inference_step_args": {"prefix_tokens": torch.tensor([[7], [8], [9]])}}
         assert generated("1", "2 3", "4", **rows) == ["7 1", "8 2 3", "9 4"]
         assert generated("1", long, "4", **rows, **skip) == ["7 1", "", "9 4"]
+        assert hub.task.inference_step is copied
         one = {"inference_step_args": {"prefix_tokens": torch.tensor([[7]])}}
         assert hub.decode(hub.generate(hub.encode("1 2"), **one)[0]["tokens"]) == "7 1 2"
+        assert generated("1", "2 3", "4", **one) == ["7 1", "7 2 3", "7 4"]
+        assert generated("1", long, "4", **one, **skip) == ["7 1", "", "7 4"]
+        with refused("inference_step_args: found 3 rows of prefix_tokens for 2 sentences, expected 2 or 1"):
+            generated("1", "2 3", **rows)
 
 
 @in_folder

@@ -7,6 +7,7 @@ import importlib
 import io
 import itertools
 import json
+import shutil
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -245,6 +246,15 @@ def records_of_other_calls(folder: Path, args, record: dict) -> None:
     preprocess.main(args)
     (entry,) = json.loads(Path(args.destdir, "preparation.json").read_text())["dictionaries"].values()
     assert Path(args.destdir, entry["files"]["codes"]["path"]).samefile(folder / "codes"), entry
+    (folder / "linked").symlink_to(folder / "deep" / "er")
+    shutil.copytree(folder / "old", folder / "deep" / "er", dirs_exist_ok=True)
+    (folder / "deep" / "codes").write_text("")
+    args.srcdict, args.tgtdict = str(folder / "linked" / "dict.de.txt"), None
+    args.only_source = args.joined_dictionary = True
+    preprocess.main(args)
+    (entry,) = json.loads(Path(args.destdir, "preparation.json").read_text())["dictionaries"].values()
+    assert Path(args.destdir, entry["files"]["codes"]["path"]).samefile(folder / "deep" / "codes"), entry
+    args.srcdict, args.only_source = str(folder / "old" / "dict.de.txt"), False
     args.destdir, args.source_lang, args.target_lang = str(folder / "none"), "en", "de"
     with refused("dict.de.txt", "not the dictionary of en"):
         preprocess.main(args)

@@ -22,12 +22,15 @@ from fairseq.criterions import FairseqCriterion
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.criterions.sentence_prediction import SentencePredictionConfig, SentencePredictionCriterion
+from fairseq.criterions.sentence_prediction_adapters import SentencePredictionCriterionAdapters
 from fairseq.data import Dictionary, FairseqDataset, data_utils, indexed_dataset
 from fairseq.dataclass.configs import CheckpointConfig, EMAConfig, FairseqConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics, progress_bar
 from fairseq.models import BaseFairseqModel
 from fairseq.models.ema import EMA
+from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
+from fairseq.models.transformer.transformer_config import EncDecBaseConfig
 from fairseq.modules import AdaptiveSoftmax
 from fairseq.tasks import FairseqTask, fairseq_task
 from fairseq.trainer import Trainer
@@ -333,20 +336,48 @@ def missing_metrics() -> None:
 
 def tied_averages() -> None:
     """Weights 0 and then 1 with a decay of 1/2: the averages are 1/2, also of a matrix with two names."""
-    for in_single in (False, True):
+    for in_single, kind in ((False, torch.float), (True, torch.float), (True, torch.half)):
         model = torch.nn.ModuleDict({name: torch.nn.Linear(1, 1, bias=False) for name in ("embed", "fc", "output")})
         model["output"].weight = model["embed"].weight
         torch.nn.init.zeros_(model["embed"].weight)
         torch.nn.init.zeros_(model["fc"].weight)
-        average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5, ema_fp32=in_single))
+        average = EMA(model.to(kind), EMAConfig(store_ema=True, ema_decay=0.5, ema_fp32=in_single))
         torch.nn.init.ones_(model["embed"].weight)
         torch.nn.init.ones_(model["fc"].weight)
+        model["later"] = torch.nn.Linear(1, 1)  # as the head of a task
         average.step(model, 1)
-        assert {name: value.item() for name, value in average.get_model().state_dict().items()} == {
-            "embed.weight": 0.5,
-            "fc.weight": 0.5,
-            "output.weight": 0.5,
-        }, in_single
+        for averages in (average.get_model().state_dict(), average.fp32_params):
+            found = {name: value.item() for name, value in averages.items()}
+            assert found in ({}, dict.fromkeys(("embed.weight", "fc.weight", "output.weight"), 0.5)), (in_single, kind)
+        last_norms(in_single)
+
+
+class Encoding(BaseFairseqModel):
+    """A pre-norm encoder and clusters of words, which both look at the version of weights that are loaded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = EncDecBaseConfig(layers=1, embed_dim=4, attention_heads=1, normalize_before=True)
+        embeddings = torch.nn.Embedding(4, 4, 1)
+        self.encoder = TransformerEncoderBase(TransformerConfig(encoder=layers), Dictionary(), embeddings)
+        self.clusters = AdaptiveSoftmax(10, 8, [3, 6], dropout=0.0)
+
+
+def last_norms(in_single: bool) -> None:
+    """The layer norm after the last layer, 1 and then 3, has an average, also after averages without it."""
+    model = Encoding()
+    average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5, ema_fp32=in_single))
+    torch.nn.init.constant_(model.encoder.layer_norm.weight, 3.0)
+    average.step(model, 1)
+    averages = dict(average.get_model().state_dict())
+    assert averages.keys() == model.state_dict().keys(), model.state_dict().keys() - averages.keys()
+    assert averages["encoder.layer_norm.weight"].tolist() == [2.0] * 4
+    assert averages["encoder.version"] == model.encoder.version
+    del averages["encoder.layer_norm.weight"]
+    averages["encoder.version"] = torch.ones(1)  # as fairseq stores them
+    continued = EMA(model, average.config)
+    continued.restore(averages, build_fp32_params=in_single)
+    assert continued.get_model().encoder.layer_norm.weight.tolist() == [3.0] * 4
 
 
 class Quarters(torch.nn.Module):
@@ -363,10 +394,10 @@ class Quarters(torch.nn.Module):
 
 
 def ignored_prefixes() -> None:
-    """Two bits for each token that is counted: 3 + 1 of the 4 + 2, and none of a batch of prefixes."""
-    task = SimpleNamespace(target_dictionary=Dictionary())
-    criterion = LabelSmoothedCrossEntropyCriterion(task, False, 0.0, ignore_prefix_size=1)
-    for targets, counted in (([[3, 0, 0, 2], [3, 2, 1, 1]], 4), ([[3], [2]], 0)):
+    """Two bits for each token that is counted: 3 + 1 of the 4 + 2, or 2, and none of a batch of prefixes."""
+    task, pair = SimpleNamespace(target_dictionary=Dictionary()), [[3, 0, 0, 2], [3, 2, 1, 1]]
+    for prefix, targets, counted in ((2, pair, 2), (1, pair, 4), (1, [[3], [2]], 0)):
+        criterion = LabelSmoothedCrossEntropyCriterion(task, False, 0.0, ignore_prefix_size=prefix)
         target = torch.tensor(targets)
         sample = {"net_input": {"tokens": target}, "target": target, "ntokens": int((target != 1).sum())}
         loss, size, logged = criterion(Quarters(), sample)
@@ -392,6 +423,8 @@ def adaptive_losses() -> None:
     assert (size, logged["ntokens"], logged["nsentences"]) == (4, 4, 2)
     criterion.sentence_avg = True
     assert criterion(model, sample)[1] == 2
+    target[0, 2] = 1  # no word of the second cluster
+    assert abs(criterion(model, sample)[0].item() - 3 * math.log(5) - math.log(3)) < 1e-5
 
 
 def regression_losses() -> None:
@@ -400,14 +433,15 @@ def regression_losses() -> None:
         source_dictionary=Dictionary(), target_dictionary=Dictionary(), label_dictionary=Dictionary()
     )
     settings = {"classification_head_name": "head", "regression_target": True}
-    criterion = SentencePredictionCriterion(SentencePredictionConfig(**settings), task)
     model = torch.nn.Module()
-    model.forward = lambda features_only, classification_head_name: (torch.zeros(2, 1), None)
+    model.forward = lambda features_only, classification_head_name, lang_id=None: (torch.zeros(2, 1), None)
     model.get_targets = lambda sample, output: sample["target"]
     model.classification_heads, model.args = {"head"}, Namespace()
-    sample = {"net_input": {}, "target": torch.tensor([1.0, 3.0]), "ntokens": 2}
-    loss, size, logged = criterion(model, sample)
-    assert (loss.item(), size) == (10, 2)
-    with metrics.aggregate() as values:
-        criterion.reduce_metrics([logged])
-    assert values.get_smoothed_value("loss") == 5, values.get_smoothed_value("loss")
+    sample = {"net_input": {}, "target": torch.tensor([1.0, 3.0]), "ntokens": 2, "nsentences": 2}
+    for kind in (SentencePredictionCriterion, SentencePredictionCriterionAdapters):
+        criterion = kind(SentencePredictionConfig(**settings), task)
+        loss, size, logged = criterion(model, sample)
+        assert (loss.item(), size) == (10, 2)
+        with metrics.aggregate() as values:
+            criterion.reduce_metrics([logged])
+        assert values.get_smoothed_value("loss") == 5, values.get_smoothed_value("loss")

@@ -51,6 +51,7 @@ def test_text_is_segmented_as_by_fairseqs_gpt2_bpe(tmp_path, pieces, capsys):
     assert tokenizer("the</s>")["input_ids"] != hub.encode("the</s>").tolist()  # as the summary says
     shutil.rmtree(checkpoint.output)
     for flags, text, message in (
+        (["--gpt2-bpe", folder, "--lang", "en"], line, "--gpt2-bpe takes raw text as it is: leave --lang out"),
         (["--gpt2-bpe", folder], line, "before segmentation"),
         (["--gpt2-bpe", folder], "the </s> low", "1 of 1 line differ"),
         ([], "the lower", "after segmentation"),

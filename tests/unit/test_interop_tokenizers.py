@@ -73,9 +73,12 @@ def test_a_dictionary_that_no_tokenizer_expresses(tmp_path, capsys):
     (tmp_path / "text").write_text("a<s>b\n")
     error = refused(capsys, checkpoint, "--verify-text", tmp_path / "text", code=1)
     assert "'a<s>b' would get the ids [0, 3, 0, 3, 2], in fairseq [0, 5, 2]" in error
-    assert export_hf(checkpoint) == 0
-    assert "a<s>b" in capsys.readouterr().out.partition("tokenizer      none, since ")[2].splitlines()[0]
-    assert not {"tokenizer.json", "tokenizer_config.json"} & {path.name for path in checkpoint.output.iterdir()}
+    assert export_hf(checkpoint, "--json") == 0
+    record, written = json.loads(capsys.readouterr().out), {path.name for path in checkpoint.output.iterdir()}
+    assert record["tokenizer"].startswith("none, since ")
+    assert "a<s>b" in record["tokenizer"]
+    assert not {"tokenizer.json", "tokenizer_config.json"} & written
+    assert written == {*record["files"]}
     assert "AutoTokenizer.from_pretrained" not in (checkpoint.output / "README.md").read_text()
     assert "`decode` gives" not in (checkpoint.output / "README.md").read_text()
 

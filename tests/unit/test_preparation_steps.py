@@ -56,6 +56,11 @@ def test_steps_are_the_libraries_one_after_the_other(line):
     assert Preparation(parse_steps("lowercase,moses:no-escape:dashes", "de"))(line) == plain.split()
 
 
+@pytest.mark.parametrize("text", ["བོད་", "ខ្មែ", "မြန်", "ไทย", "カナ"])
+def test_long_text_of_scripts_without_spaces_is_no_noise(text):
+    assert Preparation(parse_steps("cleaned", "en"))(text * 80) == [text * 80]
+
+
 def test_a_turkish_capital_is_one_letter_in_lower_case():
     """Python's has a dot of its own, U+0307, which Moses splits off: i, dot, stanbul."""
     words = Preparation(parse_steps("lowercase,moses", "tr"))("İstanbul I\u0307yi IŞIK Ï")

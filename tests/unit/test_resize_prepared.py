@@ -83,6 +83,12 @@ def test_words_with_escapes_come_from_raw_text_without_them():
     assert [*_missed(prepare, [*reachable, "yahoo!", "dog&apos;s"], None)] == ["yahoo!", "dog&apos;s"]
 
 
+def test_words_of_scripts_without_spaces_come_from_the_inside_of_text():
+    """A model with the piece ▁龍 has the word 龍鳳 only after other letters; a Latin word must begin with a space."""
+    pieces = {"龍鳳": ["▁龍", "鳳"], "a龍鳳a": ["▁a", "龍鳳", "a"], "lo": ["▁l", "o"], "aloa": ["▁a", "lo", "a"]}
+    assert _missed(lambda text: pieces.get(text, []), ["龍鳳", "lo"], None) == {"lo": ["▁l", "o"]}
+
+
 def test_a_smaller_dictionary(recorded, tmp_path, capsys):
     _, checkpoint, old = recorded
     (tmp_path / "keep").write_text("".join(f"{' '.join(old.segment(line))}\n" for line in TRAINING[:12]))

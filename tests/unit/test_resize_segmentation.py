@@ -15,7 +15,7 @@ import sentencepiece
 from expand_checkpoints import argv, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from segmentations import KINDS, TRAINING, mark_of, opened, words
+from segmentations import KINDS, TRAINING, mark_of, opened, train, words
 from segmentations import files as files
 from subword_nmt.apply_bpe import BPE
 
@@ -24,7 +24,7 @@ from embinit_fairseq.errors import DataError, EmbinitError
 from embinit_fairseq.resize.expand import NewWord, check_words
 from embinit_fairseq.resize.new_segmentation import compare, is_reachable, only_joined, write_segmentation
 from embinit_fairseq.vocab.dictionary import read_dictionary
-from embinit_fairseq.vocab.segmentation import SubwordNmt, check_segmentation, read_segmentation
+from embinit_fairseq.vocab.segmentation import Sentencepiece, SubwordNmt, check_segmentation, read_segmentation
 
 
 @settings(max_examples=30)
@@ -101,6 +101,15 @@ def test_words_of_scripts_without_spaces_are_reached_inside_of_text(files, tmp_p
     inside = [word for word in words[:3] if word in new.segment(f"lona{word}")]
     assert inside == ([] if kind == "codes" else words[:3])
     assert [word for word in words if is_reachable(new, word, "ba")] == (inside or words)
+
+
+def test_a_word_whose_first_letter_is_a_subword_with_the_space(tmp_path) -> None:
+    """Between spaces text gives ▁龍 and 鳳, and the word after other letters."""
+    with mock.patch("segmentations.TRAINING", ["龍 龍x 龍虎"] * 200):
+        old = Sentencepiece(str(train(tmp_path / "old", "bpe")))
+    new = old.write(["龍鳳"], tmp_path)
+    assert (new.segment("龍鳳"), new.segment("x龍鳳")[-1]) == (["▁龍", "鳳"], "龍鳳")
+    assert is_reachable(new, "龍鳳", "x")
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])

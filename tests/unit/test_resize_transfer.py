@@ -2,6 +2,7 @@
 
 import importlib.util
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -248,6 +249,18 @@ def test_subwords_by_the_codes_or_the_model_of_the_old_text(tmp_path: Path) -> N
     begins, inside = ([*word["from"]] for word in record["examples"]["composed"])
     assert sorted(begins) == sorted(processor.encode("demuki", out_type=str))
     assert (len("".join(inside)), "▁" in "".join(inside)) == (6, False)
+
+
+def test_subwords_of_scripts_without_spaces_by_the_model_of_the_old_text(tmp_path: Path) -> None:
+    """A symbol that may be anywhere in text is segmented as inside of it."""
+    with mock.patch("segmentations.TRAINING", ["龍 虎 龍x虎"] * 200):
+        model = train(tmp_path / "model", "bpe")
+    processor = sentencepiece.SentencePieceProcessor(str(model))
+    assert processor.encode("龍虎", out_type=str) == ["▁龍", "虎"]
+    old = make(tmp_path, "lm", words=[processor.id_to_piece(n) for n in range(3, processor.get_piece_size())])
+    new = write(tmp_path / "new.txt", "##龍虎", "##x", "##y", "##z")
+    _, record, _ = transfer(old, new, "subword", old_sentencepiece_model=str(model))
+    assert record["examples"]["composed"][0]["from"] == {"龍": 0.5, "虎": 0.5}
 
 
 words = st.lists(st.text("ab", min_size=1, max_size=3), min_size=2, max_size=12, unique=True)

@@ -101,6 +101,7 @@ FIXES = {
     "fairseq.tasks.sentence_prediction": ("checked_labels", "long_texts", "byte_order_marks"),
     "fairseq.tasks.sentence_ranking": ("checked_labels", "long_texts"),
     "fairseq.criterions.sentence_prediction": ("checked_labels", "regression_losses"),
+    "fairseq.criterions.sentence_prediction_adapters": ("regression_losses",),
     "fairseq.criterions.label_smoothed_cross_entropy": ("ignored_prefixes",),
     "fairseq.criterions.adaptive_loss": ("adaptive_losses",),
     "fairseq.tasks.audio_finetuning": ("byte_order_marks",),

@@ -36,7 +36,7 @@ TABLE = {
     "--tokenizer": ("preprocess", "text is binarised as it is: segment it before"),
     "--num-shards": ("train", "processes share the data: --distributed-world-size"),
     "--distributed-num-procs": ("train", "give --distributed-world-size"),
-    "--no-early-stop": ("train", "leave it out"),
+    "--no-early-stop": ("train generate interactive", "leave it out: a search ends with --beam whole translations"),
     "--bf16": ("generate interactive eval-lm validate", "it computes in single precision; on a GPU give --fp16"),
     "--amp": ("generate interactive eval-lm validate", "it computes in single precision; on a GPU give --fp16"),
     "--log-file": ("preprocess generate interactive eval-lm validate", "redirect the output"),

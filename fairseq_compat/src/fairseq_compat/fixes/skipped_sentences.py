@@ -7,7 +7,8 @@ Symptom: (a) with ``skip_invalid_size_inputs=True`` the lists of ``translate``, 
     ``RuntimeError``. Of one sentence these arguments are ignored.
 Where: fairseq/hub_utils.py:172, fairseq/models/bart/hub_interface.py:116 (``generate``).
 Remedy: a sentence that is skipped has one hypothesis without a token, whose score is -inf: its translation is "".
-    A row of ``prefix_tokens`` and a number of ``prefix_allowed_tokens_fn`` are of the sentence with this number.
+    A row of ``prefix_tokens`` and a number of ``prefix_allowed_tokens_fn`` are of the sentence with this number; a
+    single row is of all sentences.
 Upstream: fairseq issues 3975 (open), 4021 (open), 5082.
 """
 
@@ -36,9 +37,18 @@ def patch(module):
     def rows_of(arguments, numbers):
         """Return the arguments of `inference_step` for the sentences of these numbers, a tensor."""
         return {
-            name: value[numbers.to(value.device)] if torch.is_tensor(value) else value
+            name: value[numbers.to(value.device) * (len(value) > 1)] if torch.is_tensor(value) else value
             for name, value in (arguments or {}).items()
         }
+
+    def check_rows(arguments, count: int) -> None:
+        """Raise ValueError for arguments with another number of rows than 1 or `count`."""
+        for name, value in (arguments or {}).items():
+            if torch.is_tensor(value) and len(value) not in (1, count):
+                raise ValueError(
+                    f"{ROWS}: found {len(value)} rows of {name} for {count} sentences, expected {count} or 1; give a "
+                    "row for each sentence, or one row for all"
+                )
 
     def ordered(self):
         """Return a copy of a hub that gives each batch the rows of its sentences."""
@@ -56,6 +66,7 @@ def patch(module):
         if torch.is_tensor(tokenized_sentences) and tokenized_sentences.dim() == 1:
             return self.generate(tokenized_sentences[None], *args, **kwargs)[0]
         function, rows = kwargs.get(FUNCTION), kwargs.get(ROWS)
+        check_rows(rows, len(tokenized_sentences))
         if kwargs.get("skip_invalid_size_inputs"):
             batches = self._build_batches(tokenized_sentences, True)  # which logs the numbers of the others
             fitting = sorted(number for batch in batches for number in batch["id"].tolist())

@@ -5,7 +5,7 @@ Symptom: (a) ``fairseq-eval-lm --remove-bpe`` (and ``--post-process subword_nmt`
     becomes ``do gs``. (c) ``fairseq-generate --bpe sentencepiece --remove-bpe sentencepiece`` (fairseq's
     page of mBART), also fairseq-interactive, joins twice: lines D- and T- have no spaces, and BLEU is theirs. (d) A
     word that two blocks of ``--tokens-per-sample`` share counts twice: a lower perplexity, most with
-    ``--context-window``.
+    ``--context-window``; with ``--add-bos-token``: ``IndexError``.
 Where: fairseq_cli/eval_lm.py:89 (symbols that end with "subword_nmt") and :132 (``tgt_len - 1``),
     fairseq/data/data_utils.py:382, fairseq_cli/generate.py:175 and interactive.py:182 (``decode_fn``).
 Remedy: ``subword_nmt``, ``@@`` and ``@@ `` are one everywhere; ``none`` is no option. With other segmentations
@@ -42,7 +42,7 @@ def patch_eval_lm(module) -> None:
             return original(models, source_dictionary, batch_iterator, *args, **options)
         is_begun = [symbol.endswith(mark.strip()) for symbol in source_dictionary.symbols]
         whole = cut = 0  # words that end in their block, and blocks that end within a word
-        scorer_class = module.SequenceScorer
+        scorer_class, has_bos = module.SequenceScorer, options.pop("remove_bos_token", False)
 
         def scorer_that_counts(*arguments):
             scorer = scorer_class(*arguments)
@@ -52,7 +52,9 @@ def patch_eval_lm(module) -> None:
                 nonlocal whole, cut
                 hypotheses = original(*inputs, **named)
                 for hypothesis, *_ in hypotheses:
-                    tokens = hypothesis["tokens"].tolist()[bool(options.get("remove_bos_token")) :]
+                    for name in ("tokens", "positional_scores"):
+                        hypothesis[name] = hypothesis[name][int(has_bos) :]
+                    tokens = hypothesis["tokens"].tolist()
                     whole += sum(not is_begun[token] for token in tokens)
                     cut += is_begun[tokens[-1]]
                 return hypotheses
