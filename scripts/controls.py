@@ -86,25 +86,29 @@ def step_size(records: Path) -> Iterator[str]:
     yield from _remedy(runs, xavier)
 
 
-def taken_away(runs: Runs, place: str, baseline: tuple[str, str] = ("1x", "on")) -> str:
-    """Return the share of the cost of ten times the sigma that a rate times sigma takes away, in %."""
-    xavier = of_seeds(runs, *baseline, place)
-    large, with_rate = (statistics.mean(cost(of_seeds(runs, "10x", rate, place), xavier)) for rate in ("on", "sigma"))
-    return f"{100 - 100 * with_rate / large:.0f} %"
+def less_by(arm: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> str:
+    """Return by how much the losses of an arm are below those of another one."""
+    return around(cost(other, arm), 3)
 
 
 def _remedy(runs: Runs, xavier: dict[str, dict[str, dict[str, Any]]]) -> Iterator[str]:
-    """Yield what a rate times sigma takes away, and what it leaves."""
-    yield f"{taken_away(runs, 'added')} with added positions"
-    yield f"{taken_away(runs, 'untied')} with untied ones"
-    yield f"{taken_away(runs, 'added', ('1x', '4'))} against Xavier's numbers at four times the rate"
+    """Yield what a rate times sigma takes away, and what it leaves; costs at equal steps relative to the words."""
+    large, with_rate = (
+        {place: of_seeds(runs, *arm, place) for place in PLACES} for arm in (("10x", "on"), ("10x", "sigma"))
+    )
+    yield f"{less_by(with_rate['added'], large['added'])} bits with added positions"
+    yield f"{less_by(with_rate['untied'], large['untied'])} with untied ones"
+    raw, raw_with_rate = (of_seeds(runs, "raw", rate, "added") for rate in ("one", "sigma"))
+    yield f"{less_by(raw_with_rate, raw)} with added positions"
+    yield f"{shown(cost(with_rate['added'], of_seeds(runs, '1x', '4', 'added')))} bits"
     for place, title in (
         ("added", "with added positions"),
         ("untied", "with untied ones"),
         ("absent", "without positions"),
     ):
-        if rest := cost(of_seeds(runs, "10x", "sigma", place), xavier[place]):
-            yield f"{shown(rest)} {title}"
+        yield f"{shown(cost(with_rate[place], xavier[place]))} {title}"
+    smaller_step = cost(of_seeds(runs, "10x", "off", "added"), large["added"])
+    yield f"differ by {around(smaller_step, 3)} bits"
 
 
 # ---- 2. Content ------------------------------------------------------------------------------------------------------
@@ -157,7 +161,7 @@ def equal_text(records: Path) -> Iterator[str]:
 
 
 def plateau(records: Path) -> Iterator[str]:
-    """Yield the updates until 8.5 bits, and the last loss, of three models and three initialisations."""
+    """Yield the updates until 8.5 bits, the last loss and its cost against vectors: three models, three starts."""
     runs = runs_by(records / "plateau.csv", "model", "vectors", "seed")
     for model, title in {"bert_a": "BERT-A", "bert_ad": "BERT-A^d", "tupe_a": "TUPE-A"}.items():
         for init in ("own", "vectors", "shuffled"):
@@ -166,8 +170,8 @@ def plateau(records: Path) -> Iterator[str]:
                 curve = {int(row["updates"]): row["valid_loss"] for row in run["epochs"] if "valid_loss" in row}
                 firsts.append(next((f"{updates:,}" for updates in sorted(curve) if curve[updates] < 8.5), "not"))
                 ends.append(f"{curve[max(curve)]:.3f}")
-            if ends:
-                yield line(title, init, ", ".join(firsts), ", ".join(ends))
+            worse = cost(of_seeds(runs, model, init), of_seeds(runs, model, "vectors"))
+            yield line(title, init, ", ".join(firsts), ", ".join(ends), "" if init == "vectors" else shown(worse))
 
 
 # ---- 5. Duo ----------------------------------------------------------------------------------------------------------

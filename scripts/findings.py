@@ -159,8 +159,8 @@ def duo(records: Path, file: str = "duo-small-rates", rate: str = "2e-3", highes
     draw_by_epoch(axes[0], runs, DUO)
     one = runs["transformer", "1"]["revision"]
     draw_by_epoch(axes[1], {arm: run for arm, run in runs.items() if run["revision"] == one}, DUO, "cpu_s")
-    axes[0].set(title=f"learning rate {rate}; solid: seed 1, dashed: seed 2", xlabel="epoch")
-    axes[1].set(title=f"learning rate {rate}, runs of one revision", xlabel="CPU seconds")
+    axes[0].set(title=f"rate {rate}, dropout 0.1; solid: seed 1, dashed: seed 2", xlabel="epoch")
+    axes[1].set(title=f"rate {rate}, dropout 0.1, runs of one revision", xlabel="CPU seconds")
     for panel in axes:
         panel.set(ylabel="validation loss (bits per token)", ylim=(2.3, highest))
     axes[0].legend(frameon=False)
@@ -178,7 +178,8 @@ def duo_fairly(records: Path) -> Figure:
     runs = {(run["model"], run["seed"]): run for run in read(records / "duo-fair.csv")}
     for panel, column, name in zip(axes, ("valid_loss", "train_loss"), ("validation", "training")):
         draw_by_epoch(panel, runs, models, y=column)
-        panel.set(title="solid: seed 1, dashed: seed 2", xlabel="epoch", ylabel=f"{name} loss (bits per token)")
+        panel.set(title="solid, dashed, dotted: seeds 1, 2, 3", xlabel="epoch (from 3)", xlim=(3, 17), ylim=(2.1, 3.5))
+        panel.set(ylabel=f"{name} loss (bits per token)")
     axes[0].legend(frameon=False)
     return figure
 
@@ -187,24 +188,25 @@ def equal_text(records: Path) -> Figure:
     """Draw by how much new words lower the perplexity, a dot per language model: at equal updates, at equal text."""
     figure, axes = panels(2)
     found, last, at_equal_text = perplexities_of_words(records)
-    references = {"equal updates": found["none"], f"equal text ({last} updates without new words)": at_equal_text}
-    for panel, (title, none) in zip(axes, references.items()):
-        methods = {method: found[method] for method in ("subword", "zeros", "avg")}
-        rows = [
-            (method, METHODS[method], [values[model] - none[model] for model in values])
-            for method, values in methods.items()
-        ]
-        draw_dots(panel, rows, [0.0])
-        panel.set(title=title, xlabel="perplexity - perplexity without new words", xlim=(-25, 3))
+    draw_gains(axes[0], found, found["none"], "equal updates")
+    draw_gains(axes[1], found, at_equal_text, f"equal text ({last} updates without new words)")
     return figure
 
 
+def draw_gains(axes: Axes, found: dict[str, dict[str, float]], none: dict[str, float], title: str) -> None:
+    """Draw the perplexity of each method minus that without new words, a dot per language model."""
+    methods = {method: found[method] for method in ("subword", "zeros", "avg")}
+    differences = {method: [values[model] - none[model] for model in values] for method, values in methods.items()}
+    draw_dots(axes, [(method, METHODS[method], values) for method, values in differences.items()], [0.0])
+    axes.set(title=title, xlabel="perplexity - perplexity without new words", xlim=(-25, 3))
+
+
 def new_words(records: Path) -> Figure:
-    """Draw perplexity after adding words, and the probability of all new words before and after a shift of logits."""
+    """Draw perplexity at equal text, and the probability of all new words before and after a shift of logits."""
     rows = rows_of(records / "books.csv")
     figure, (left, right) = panels(2)
-    draw_perplexities(left, rows, "word_ppl", "perplexity per word", (450, 600, 800, 1000))
-    left.legend(frameon=False)
+    found, _, none = perplexities_of_words(records)
+    draw_gains(left, found, none, "equal text, a dot per language model")
     methods = ("subword", "zeros", "avg")
     shares = {(row["experiment"], row["run"]): row["kl_new_words_probability"] for row in rows if row["updates"] == "0"}
     trained = ("three_models", "lm1/", "as trained (log Z = 8.7)", "")
@@ -252,9 +254,12 @@ def bounds(records: Path) -> Figure:
 
 
 def step_size(records: Path) -> Figure:
-    """Draw the loss of random embeddings against the rate of the embedding matrices, by size of the words."""
+    """Draw the loss of random embeddings against the rate of the embedding matrices, by size of the words.
+
+    A ring is where the rate is as many times Xavier's as the size: the same step of Adam relative to the words.
+    """
     runs = random_and_raw(records)
-    places = {"added": "positions added", "untied": "positions untied"}
+    places = {"added": "positions added", "untied": "positions untied", "absent": "no positions"}
     figure, axes = panels(len(places))
     for panel, (place, title) in zip(axes, places.items()):
         points: defaultdict[float, dict[float, list[float]]] = defaultdict(dict)
@@ -263,13 +268,16 @@ def step_size(records: Path) -> Figure:
                 points[size][rate] = [best_epoch(run)["valid_loss"] for run in found.values()]
         for size, colour in {0.1: "#88ccee", 1: BASELINE, 10: "#882255"}.items():
             if size in points:
-                draw_means(panel, points[size], colour, f"{size:g} times Xavier's sigma")
+                draw_means(panel, points[size], colour, f"size {size:g}")
+                if size in points[size]:
+                    ring = {"markersize": 9, "fillstyle": "none", "color": colour}
+                    panel.plot([size], [statistics.mean(points[size][size])], "o", **ring)
         panel.set_xscale("log")
-        panel.set_xticks([0.1, 1, 4, 10], ["0.1", "1", "4", "10"], minor=False)
+        panel.set_xticks([0.1, 1, 3, 10, 30], ["0.1", "1", "3", "10", "30"], minor=False)
         panel.minorticks_off()
-        panel.set(title=title, xlabel="rate of the embeddings / rate of the others", xlim=(0.08, 40), ylim=(2.55, 3.9))
+        panel.set(title=title, xlabel="rate", xlim=(0.07, 45), ylim=(2.5, 4.05))
     axes[0].set(ylabel="validation loss (bits per token)")
-    axes[0].legend(title="a dot per seed", frameon=False)
+    axes[0].legend(title="a dot per seed; ring: rate = size", frameon=False)
     return figure
 
 
@@ -289,14 +297,16 @@ def content(records: Path) -> Figure:
             if run["pairs"] == pairs:
                 losses[run["init"]].append(best_epoch(run)["valid_loss"])
         draw_dots(panel, [(name, colour, losses[init]) for init, (name, colour) in names.items()], losses["xavier"])
-        panel.set(title=f"{int(pairs):,} pairs", xlabel="validation loss (bits per token)")
+        xavier = statistics.mean(losses["xavier"])
+        panel.set(xlim=(xavier - 0.25, xavier + 0.05), xlabel="validation loss (bits per token); line: mean of xavier")
+        panel.set(title=f"{int(pairs):,} pairs")
     axes[1].set_yticklabels([])
     return figure
 
 
 def plateau(records: Path) -> Figure:
     """Draw validation loss against updates: three masked models, their own numbers, vectors, shuffled vectors."""
-    inits = {"own": ("own numbers", BASELINE), "vectors": ("vectors", INITIALISATIONS["pretrained"][1])}
+    inits = {"own": ("fairseq's random numbers", BASELINE), "vectors": ("vectors", INITIALISATIONS["pretrained"][1])}
     inits["shuffled"] = ("vectors, shuffled", INITIALISATIONS["shuffled"][1])
     figure, axes = panels(3)
     runs = read(records / "plateau.csv")
@@ -307,9 +317,10 @@ def plateau(records: Path) -> Figure:
                     points = ((row["updates"], row["valid_loss"]) for row in run["epochs"] if "valid_loss" in row)
                     panel.plot(*zip(*points), color=colour, label=name if run["seed"] == "1" else None)
         panel.axhline(8.5, color=BASELINE, linewidth=0.6)
+        panel.text(3700, 8.53, "8.5 bits", fontsize=7, ha="right")
         panel.set(title=MASKED[model][0], xlabel="updates", ylim=(6.4, 10))
     axes[0].set(ylabel="validation loss (bits per masked token)")
-    axes[-1].legend(title="a line per seed", frameon=False)
+    axes[0].legend(title="a line per seed", frameon=False, loc="lower left")
     return figure
 
 
@@ -360,7 +371,7 @@ def draw_by_epoch(
     x: str = "epoch",
     y: str = "valid_loss",
 ) -> None:
-    """Draw a line per run: solid for seed 1, dashed for seed 2.
+    """Draw a line per run: solid for seed 1, dashed for seed 2, dotted for seed 3.
 
     Args:
         axes: of the figure.
@@ -368,7 +379,7 @@ def draw_by_epoch(
         models: model -> what it is, for the legend, and its colour.
         x, y: columns of the record.
     """
-    for (model, (title, colour)), (seed, style) in product(models.items(), {"1": "o-", "2": "o--"}.items()):
+    for (model, (title, colour)), (seed, style) in product(models.items(), {"1": "o-", "2": "o--", "3": "o:"}.items()):
         if run := runs.get((model, seed)):
             points = [(row[x], row[y]) for row in run["epochs"] if x in row and y in row]
             label = f"{model}: {title}" if seed == "1" else None
@@ -390,7 +401,7 @@ FIGURES: dict[str, Callable[[Path], Figure]] = {
     "scale": scale,
     "finding_learning_rate": learning_rate,
     "finding_positions": masked_language_models,
-    "finding_duo": duo,
+    "duo_multi30k_rates": duo,
     "duo_multi30k": partial(duo, file="duo-small", rate="5e-4", highest=5.3),
     "finding_new_words": new_words,
     "expansion_books": old_and_new_words,
@@ -398,7 +409,7 @@ FIGURES: dict[str, Callable[[Path], Figure]] = {
     "controls_content": content,
     "controls_new_words": equal_text,
     "controls_plateau": plateau,
-    "controls_duo": duo_fairly,
+    "finding_duo": duo_fairly,
     "../bound": bounds,
 }
 
