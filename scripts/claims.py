@@ -357,10 +357,15 @@ def of_controls(records: Path) -> Iterator[Claim]:
     for pairs, said in (("1000", "gain {} bits"), ("4000", "with 4,000 {}")):
         arms = (controls.of_seeds(few, pairs, init) for init in ("xavier", "oracle"))
         yield said.format(around(controls.cost(*arms), 3)), FINDINGS
+    own = (controls.of_seeds(few, "4000", init) for init in ("own_shuffled", "own"))
+    yield f"gain {around(controls.cost(*own), 3)}", FINDINGS + CONTROLS
     fair = runs_by(records / "duo-fair.csv", "model", "seed")
     duo, *streams = (controls.of_seeds(fair, model) for model in reversed(controls.TWO_SETS))
     larger, small = (around(controls.cost(duo, stream), 3) for stream in streams)
-    yield f"{small} bits worse than one stream of both and {larger} worse than one of its size", FINDINGS + DUO
+    yield (
+        f"{small} bits worse than one stream of both (three seeds) and {larger} worse than one of its size",
+        FINDINGS + DUO,
+    )
     found, _, none = controls.perplexities_of_words(records)
     for method, name in (("subword", "subwords gain"), ("zeros", "zeros")):
         gained = [none[model] - found[method][model] for model in none]
