@@ -107,6 +107,8 @@ def _remedy(runs: Runs, xavier: dict[str, dict[str, dict[str, Any]]]) -> Iterato
         ("absent", "without positions"),
     ):
         yield f"{shown(cost(with_rate[place], xavier[place]))} {title}"
+    rests = [cost(with_rate[place], xavier[place]) for place in ("added", "untied")]
+    yield f"larger by {around([added - untied for added, untied in zip(*rests)], 3)} with added positions"
     smaller_step = cost(of_seeds(runs, "10x", "off", "added"), large["added"])
     yield f"differ by {around(smaller_step, 3)} bits"
 
