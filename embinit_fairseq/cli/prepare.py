@@ -84,10 +84,10 @@ def render(record: dict[str, Any]) -> str:
                 "alone); kim is for English, known for text of the dictionary"
             )
     steps = dict.fromkeys(record["steps"].values())
-    rules = f" (rules of {', '.join(record['languages'])})" if record["languages"] else ""
-    if record["task"] != "translation" and record["languages"] == ["en"]:  # perhaps nobody has named a language
-        rules = rules.replace(")", "; --source-lang names another language)")
-    lines = [*table(rows), *unknown, "", f"steps          {', '.join(steps)}{rules}"]
+    rules = ", ".join(record["languages"])
+    if record["task"] != "translation" and rules == "en":  # perhaps nobody has named a language
+        rules += "; --source-lang names another language"
+    lines = [*table(rows), *unknown, "", f"steps          {', '.join(steps)}{f' (rules of {rules})' if rules else ''}"]
     if (learned := record["learned"]) is not None:
         fewer = f" (of {learned['asked']:,}: no more in this text)" if learned["made"] < learned["asked"] else ""
         lines.append(f"subwords       {learned['file']}: {learned['made']:,} learned{fewer}")

@@ -19,6 +19,7 @@ from embinit_fairseq.corpora.other_forms import FIRST, other_form
 from embinit_fairseq.corpora.raw_texts import OTHER_ENDS, RawText
 from embinit_fairseq.corpora.reading import SHOWN, has_mark, is_of_tabs, shown_lines
 from embinit_fairseq.errors import DataError
+from embinit_fairseq.vocab.cleaning import SPACELESS
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS
 
 #: share of lines with marks of subwords from which on a text is no raw text; single lines may quote subwords
@@ -39,8 +40,8 @@ _HIDDEN = re.compile(
 _MARKUP = re.compile(
     r"</(?!s>)[a-zA-Z]\w*>|<[a-zA-Z]\w*(?:\s*/|\s+[\w:.-]+\s*=[^<>]*)>|<(?:[biup]|br|hr)>", re.IGNORECASE
 )
-#: many letters of Chinese, Japanese, Thai, Lao, Tibetan, Burmese, Khmer without a space: more than a word has
-_UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]{15}")
+#: more letters without a space than a word has
+_UNSPACED = re.compile(f"[{SPACELESS}]{{15}}")
 _NO_WORDS = re.compile(rf"(?:\s|{_HIDDEN.pattern})*")
 #: the characters that the second and third byte of a letter in UTF-8 become if they are read as Latin-1 or cp1252
 _READ_WRONG = "[\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]"

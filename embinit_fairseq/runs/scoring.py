@@ -30,7 +30,7 @@ from embinit_fairseq.runs.translations import (
     translations_in,
 )
 from embinit_fairseq.runs.undo_preparation import Undo, recorded_undo
-from embinit_fairseq.vocab.cleaning import UNKNOWN
+from embinit_fairseq.vocab.cleaning import SPACELESS, UNKNOWN
 from embinit_fairseq.vocab.subword_styles import unescape
 from embinit_fairseq.vocab.text_checks import pieces_left
 
@@ -38,8 +38,7 @@ from embinit_fairseq.vocab.text_checks import pieces_left
 UNKNOWN_WORD = "\N{DOUBLE QUESTION MARK}"
 #: number of translations ending in a separate period from which text looks tokenised, as for sacrebleu
 _TOKENIZED = 100
-#: characters of Thai, Lao, Tibetan, Burmese, Khmer, Japanese and Chinese
-_UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+_SPACELESS = re.compile(f"[{SPACELESS}]")
 #: an unknown word in the sources and references that fairseq-generate prints
 _PRINTED_UNKNOWN = re.compile("<*<unk>>*")
 #: share of the lines that a text must have in common with the log; the normalisation of a text changes fewer
@@ -234,7 +233,7 @@ def _translation_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
 
 
 def _form_notes(name: str, reference: Sequence[str], text: Sequence[str]) -> Iterator[str]:
-    """Say if letters with accents are stored in one way in the reference and in another one in the translations."""
+    """Yield a note if the reference and the translations are in different normal forms of Unicode."""
     counts = [sum(not unicodedata.is_normalized("NFC", line) for line in lines) for lines in (reference, text)]
     if max(counts) >= _NO_CHANCE * max(1, min(counts)):
         yield (
@@ -313,7 +312,10 @@ def _reference_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
 
 
 def _replaced(expected: Sequence[str], own: Sequence[str]) -> str:
-    """Return the signs and the letters in other forms (NFKC) of a reference that most T- lines have not, for people."""
+    """Return characters of a reference that the T- lines lack in most places, separated by spaces, at most `_SHOWN`.
+
+    These are signs, and letters that Unicode's form NFKC replaces; other letters are missing with their words.
+    """
     counts, others = Counter("".join(expected)), Counter("".join(own))
     lost = [
         sign
@@ -370,7 +372,7 @@ def _language_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
     if not lang and target_lang:
         yield f"target language {target_lang} is not a known code: BLEU is computed by 13a; give --lang"
     for name, reference in zip(request.refs, texts.references):
-        if has_spaces(lang) and sum(len(_UNSPACED.findall(line)) for line in reference) > sum(map(len, reference)) / 2:
+        if has_spaces(lang) and sum(len(_SPACELESS.findall(line)) for line in reference) > sum(map(len, reference)) / 2:
             yield (
                 f"{name} has no spaces between words, but BLEU and TER are computed by the rules of "
                 f"{lang or 'languages with spaces'}; give --lang, such as --lang zh"

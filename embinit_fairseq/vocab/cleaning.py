@@ -11,11 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 UNKNOWN, MASK = "<unk>", "<mask>"
+#: letters of scripts without spaces, for a regular expression: Thai, Lao, Tibetan and Myanmar, Khmer, Han and Kana
+SPACELESS = (
+    r"\u0e00-\u109f\u1780-\u17ff\u19e0-\u19ff\u3005-\u312f\u3190-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff"
+    r"\uaa60-\uaa7f\uf900-\ufaff\uff65-\uff9f\U00016fe0-\U0001b2ff\U00020000-\U0003ffff"
+)
 SYMBOLS = ("<file>", "<email>", "<url>")  # in the order of the dictionary of Ke et al.
 #: On their way through the libraries symbols are private-use characters, which nothing splits, joins or changes.
 CARRIER = {symbol: chr(0xE000 + index) for index, symbol in enumerate((*SYMBOLS, UNKNOWN, MASK))}
 _SYMBOL = {carrier: symbol for symbol, carrier in CARRIER.items()}
-#: what a raw line may not have: carriers are removed; for readers of text these are ends of lines, so they are spaces
+#: characters that a raw line may not have: carriers are removed; ends of lines for readers of text become spaces
 _RAW = re.compile(rf"[{''.join(_SYMBOL)}\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 
 #: symbols that a raw text may contain in writing; `<mask>` is one only where a model fills masks
@@ -36,7 +41,7 @@ _PATTERN = re.compile(
 )
 _SYMBOL_OF_GROUP = {"url": "<url>", "domain": "<url>", "email": "<email>", "file": "<file>"}
 #: rulers and noise, no text of scripts without spaces; the libraries' time grows with the square of a word's length
-_TOO_LONG = re.compile(r"[^\s\u0e00-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]{201,}")
+_TOO_LONG = re.compile(rf"[^\s{SPACELESS}]{{201,}}")
 _HAS_WORD = re.compile(rf"\w|[{''.join(_SYMBOL)}]")
 
 

@@ -19,6 +19,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from embinit_fairseq.vocab.cleaning import SPACELESS
+
 #: prefix of subwords that begin a word (wordpiece: that do not)
 PREFIX = {"sentencepiece": "▁", "bytelevel": "Ġ", "wordpiece": "##"}
 #: subword-nmt: suffix of subwords that do not end their word
@@ -87,7 +89,7 @@ def detect_style(symbols: Iterable[str]) -> str:
     best = max(seen, key=lambda style: seen[style])
     total = len(symbols)
     if best in ("sentencepiece", "space_after") and _SHARE_OF_ALL * total <= seen[best] < _SHARE * total:
-        total = sum(not _WITHOUT_SPACES.search(symbol) for symbol in symbols)
+        total = sum(not _SPACELESS.search(symbol) for symbol in symbols)
     return best if seen[best] >= max(1, _SHARE * total) else "none"
 
 
@@ -143,7 +145,10 @@ def spell(token: Token, style: str) -> list[str]:
 
 
 def begins_word(token: Token) -> bool:
-    """Return True if the token begins a word; where its spelling does not say, if it is of a script with spaces."""
+    """Return True if the token begins a word.
+
+    A spelling that does not say so (`initial` is None) begins one in scripts with spaces.
+    """
     return token.initial is not False and not (token.initial is None and ignores_spaces(token.surface))
 
 
@@ -179,11 +184,7 @@ def respell(token: Token, surface: str) -> Token:
 
 # ---- Text for which a marker of the beginning of a word says nothing -------------------------------------------------
 
-#: Thai, Lao, Tibetan and Myanmar, Khmer, Han with Hiragana and Katakana
-_WITHOUT_SPACES = re.compile(
-    "[\u0e00-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff\u19e0-\u19ff"
-    "\u2e80-\u312f\u3190-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff65-\uff9f\U00016fe0-\U0003ffff]"
-)
+_SPACELESS = re.compile(f"[{SPACELESS}]")
 #: characters that join and colour emoji
 _EMOJI = "\u200d\ufe0f"
 
@@ -197,12 +198,16 @@ def ignores_spaces(text: str) -> bool:
     """
     if text.isascii():
         return bool(text) and not any(map(str.isalnum, text))
-    rest = _WITHOUT_SPACES.sub("", text)
+    rest = _SPACELESS.sub("", text)
     return all(unicodedata.category(sign)[0] in "PS" or sign in _EMOJI for sign in rest)
 
 
 def inside_of_text(text: str, tokens: Sequence[str]) -> list[str]:
-    """Return a tokenizer's tokens of a text; of signs and scripts without spaces no `▁`, which text has not there."""
+    """Return a tokenizer's tokens of a word as they are in the middle of a text.
+
+    Tokenizers of sentencepiece put `▁` before each text. Within a sentence, words of scripts without spaces do not have
+    it, so a `▁` that is a token of its own is left out of theirs.
+    """
     return [token for token in tokens if not (ignores_spaces(text) and token in PREFIX.values())] or [*tokens]
 
 

@@ -147,7 +147,7 @@ def test_odd_characters_are_counted(tmp_path):
         "1 < 2 > 0",
         "&nbsp;",
     ]
-    lines += ["&#x27;", "AT&T; a", "我" * 15, "我" * 14 + " 我", "ฉันกินข้าวที่บ้านของเรา", "བོད་ཀྱི་སྐད་ཡིག་སློབ"]
+    lines += ["&#x27;", "AT&T; a", "我" * 15, "我" * 14 + " 我", "ฉันกินข้าวที่บ้านของเรา", "བོད་ཀྱི་སྐད་ཡིག་སློབ", "😂" * 15]
     checked = check_raw_text(RawText(write(tmp_path / "more.train.txt", lines), "train", ""), ["moses"])
     counted = {name: numbers for name, (_, numbers) in checked.odd.items() if numbers}
     expected = {"hidden": [1, 2, 3], "markup": [4, 5, 6, 7], "escaped": [9, 10], "unspaced": [12, 14, 15], "empty": [3]}

@@ -25,7 +25,10 @@ REMEDIES = {
 
 
 def difference(error: Exception, filename: str, remedy: str) -> str | None:
-    """Return the first difference that torch names, and its remedy, which is `remedy` for a size of the model."""
+    """Return the first parameter that differs, as torch describes it, and what to do; None without such a parameter.
+
+    remedy: what to do if the name of the parameter is not in `REMEDIES`.
+    """
     lines = [line.strip() for line in str(error).splitlines()]
     different = [line for line in lines if line.startswith(("size mismatch", "Missing key", "Unexpected key"))]
     if not different:
