@@ -171,9 +171,9 @@ def number(run: dict[str, Any], name: str, digits: int) -> str:
     return f"{float(run[name]):.{digits}f}"
 
 
-def line(*cells: str) -> str:
+def line(*cells: object) -> str:
     """Return a row of a Markdown table."""
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def table(args: argparse.Namespace) -> None:

@@ -17,7 +17,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+
+from expansion.expansion_table import expansion, plot_expansion
+from glue.glue_table import glue
+from textcls.textcls_table import TEST, textcls
 
 from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.errors import one_line
@@ -26,29 +29,13 @@ from embinit_fairseq.runs.comparison import still_missing
 from embinit_fairseq.runs.curves import try_to_draw
 from embinit_fairseq.runs.result_table import read_finished
 
-Result = dict[str, Any]
-MEANS = ["Mean ± sample standard deviation over seeds.", ""]
-
-
-def row(*cells: object) -> str:
-    """Return a line of a Markdown table."""
-    return f"| {' | '.join(map(str, cells))} |"
-
-
-def label(result: Result, name: str) -> str | None:
-    """Return a label of a run."""
-    return result["labels"].get(name)
+TABLES = {"glue": glue, "textcls": textcls, "expansion": expansion}
 
 
 def main() -> None:
     """Read the runs, write and print the page."""
-    from expansion.expansion_table import expansion, plot_expansion  # these files take `row` and `label` from here
-    from glue.glue_table import glue
-    from textcls.textcls_table import TEST, textcls
-
-    tables = {"glue": glue, "textcls": textcls, "expansion": expansion}
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=tables)
+    parser.add_argument("kind", choices=TABLES)
     parser.add_argument("runs", help="folder of the runs' folders, at any depth")
     parser.add_argument("--output", type=Path, required=True, help="folder for results.md and results.json")
     args = parser.parse_args()
@@ -56,7 +43,7 @@ def main() -> None:
     if args.kind == "textcls":
         unfinished += [run.name for run in runs if TEST.value(run.record) is None]
         runs = [run for run in runs if TEST.value(run.record) is not None]
-    lines, data = tables[args.kind](runs)
+    lines, data = TABLES[args.kind](runs)
     text = "\n".join([*lines, *still_missing(unfinished)])
     make_folder(args.output)
     write_text(args.output / "results.md", text)

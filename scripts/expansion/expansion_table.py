@@ -7,8 +7,9 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from tables import MEANS, Result, label, row
+from records import line
 
 from embinit_fairseq import figures
 from embinit_fairseq.errors import DataError
@@ -36,9 +37,9 @@ DIVERGENCE = (
 Point = dict[str, float]
 
 
-def expansion(runs: Sequence[Run]) -> tuple[list[str], Result]:
+def expansion(runs: Sequence[Run]) -> tuple[list[str], dict[str, Any]]:
     """Return the page, and method -> its runs, their curves and divergences."""
-    groups: dict[str, list[Result]] = defaultdict(list)
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: (method_rank(run.labels["method"]), int(run.seed))):
         measured = {"run": run.path.name, "curve": read_curve(run.path), "kl": divergence(run.path)}
         groups[run.labels["method"]].append({**run.record, **measured})
@@ -51,7 +52,7 @@ def expansion(runs: Sequence[Run]) -> tuple[list[str], Result]:
         lines.extend([title, "", *header(["method", "runs", *(column.title for column in columns)])])
         for method, of_method in groups.items():
             if any(column.summary(of_method) for column in columns):
-                lines.append(row(method, len(of_method), *(column.cell(of_method) for column in columns)))
+                lines.append(line(method, len(of_method), *(column.cell(of_method) for column in columns)))
         lines.append("")
 
     for kind, title in KINDS.items():
@@ -61,10 +62,14 @@ def expansion(runs: Sequence[Run]) -> tuple[list[str], Result]:
         add_table(f"{title}:", columns)
     add_table("KL(old || new) before adaptation, nats per old piece of the validation text:", DIVERGENCE)
     words = {f"`{result['curve']['0']['words']:,}, {result['curve']['0'].get('new', 0):,}`" for result in results}
-    lines += [*MEANS, f"* words and sentence ends, new words among them: {'; '.join(sorted(words))}"]
+    lines += [
+        "Mean ± sample standard deviation over seeds.",
+        "",
+        f"* words and sentence ends, new words among them: {'; '.join(sorted(words))}",
+    ]
     lines += [*environment(results), ""]
     for method, of_method in groups.items():
-        lines += [f"{method}, seed {label(of_method[0], 'seed')}:", "", f"    {of_method[0]['command']}", ""]
+        lines += [f"{method}, seed {of_method[0]['labels'].get('seed')}:", "", f"    {of_method[0]['command']}", ""]
     data = {
         method: {
             "runs": [result["run"] for result in of_method],
@@ -102,7 +107,7 @@ def read_curve(run: Path) -> dict[str, Point]:
     return points
 
 
-def divergence(run: Path) -> Result | None:
+def divergence(run: Path) -> dict[str, Any] | None:
     """Return KL(old || new) in nats per subword, its bound, n and k; None without new words."""
     if not (run / "expansion.json").is_file():
         return None
@@ -112,7 +117,7 @@ def divergence(run: Path) -> Result | None:
     return {**{name: measured[name] for name in names}, "n": record["n"], "k": record["k"]}
 
 
-def plot_expansion(data: Result, path: Path) -> None:
+def plot_expansion(data: dict[str, Any], path: Path) -> None:
     """Draw a panel for each kind of word, logarithmic. gaussian is dashed: for a little noise it is equal to avg."""
     from matplotlib.ticker import LogFormatter
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from glue.glue_tasks import TASKS
-from tables import Result, label, row
+from records import line
 
 from embinit_fairseq.runs.comparison import distinct, environment, header
 from embinit_fairseq.runs.record import Run
@@ -22,7 +22,7 @@ epoch` and `wall time` are medians. A constant answer is the most frequent label
 """
 
 
-def glue(runs: Sequence[Run]) -> tuple[list[str], Result]:
+def glue(runs: Sequence[Run]) -> tuple[list[str], dict[str, Any]]:
     """Return the page, and task -> model -> its rates and the best of them."""
     groups: dict[str, Any] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for run in runs:
@@ -35,15 +35,15 @@ def glue(runs: Sequence[Run]) -> tuple[list[str], Result]:
     }
     results = [run.record for run in runs]
 
-    def per(name: str, value: Callable[[Result], object]) -> Callable[[Result], str]:
-        return lambda result: f"{label(result, name)}: {value(result)}"
+    def per(name: str, value: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], str]:
+        return lambda result: f"{result['labels'].get(name)}: {value(result)}"
 
-    updates = per("model", lambda result: f"{int(label(result, 'updates') or 0):,} updates")
+    updates = per("model", lambda result: f"{int(result['labels'].get('updates') or 0):,} updates")
     notes = [
         *distinct("pre-training", results, updates),
         *distinct("parameters", results, per("model", lambda result: f"{result['parameters']['all']:,}")),
         *distinct("epochs", results, per("task", lambda result: max(map(int, result["epochs"])))),
-        *distinct("seeds", results, lambda result: label(result, "seed")),
+        *distinct("seeds", results, lambda result: result["labels"].get("seed")),
         *environment(results, data=per("task", lambda result: result["data"]["all"])),
     ]
     constant = {result["labels"]["task"]: json.loads(result["labels"]["constant"]) for result in results}
@@ -58,7 +58,7 @@ def glue_metrics(task: str) -> list[str]:
     return [metric for metric in TASKS[task].metrics if metric != "accuracy" or metric == TASKS[task].metrics[0]]
 
 
-def glue_rates(task: str, by_rate: Mapping[str, Sequence[Result]]) -> Result:
+def glue_rates(task: str, by_rate: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, Any]:
     """Return medians for each rate, and the best rate: the highest median, of equal ones the lowest rate."""
     deciding, rates = glue_metrics(task)[0], {}
     for rate in sorted(by_rate, key=float):
@@ -80,7 +80,9 @@ def glue_rates(task: str, by_rate: Mapping[str, Sequence[Result]]) -> Result:
     return {"best_rate": best_rate, "rates": rates}
 
 
-def glue_models(table: Mapping[str, Mapping[str, Result]], constant: Mapping[str, Mapping[str, float]]) -> list[str]:
+def glue_models(
+    table: Mapping[str, Mapping[str, dict[str, Any]]], constant: Mapping[str, Mapping[str, float]]
+) -> list[str]:
     """Return a line per model, with a column per task and the mean of the deciding metrics; last, a constant answer."""
     titles = [f"{task} ({' / '.join(METRICS.get(metric, metric) for metric in glue_metrics(task))})" for task in table]
     lines = header(["model", *titles, "mean"])
@@ -96,11 +98,11 @@ def glue_models(table: Mapping[str, Mapping[str, Result]], constant: Mapping[str
                 medians, rate = models[model]["rates"][rate]["median"], f" ({rate})"
             cells.append(" / ".join(f"{medians[metric]:.1f}" for metric in glue_metrics(task)) + rate)
             deciding.append(medians[glue_metrics(task)[0]])
-        lines.append(row(model, *cells, f"{statistics.fmean(deciding):.1f}" if len(deciding) == len(table) else "-"))
+        lines.append(line(model, *cells, f"{statistics.fmean(deciding):.1f}" if len(deciding) == len(table) else "-"))
     return lines
 
 
-def glue_all_rates(table: Mapping[str, Mapping[str, Result]]) -> list[str]:
+def glue_all_rates(table: Mapping[str, Mapping[str, dict[str, Any]]]) -> list[str]:
     """Return a line per task, model and learning rate, by the metric that decides."""
     titles = ["task", "model", "rate", "runs", "median", "min", "max", "last epoch", "best epoch", "wall time (min)"]
     lines = header(titles, texts=2)
@@ -111,5 +113,5 @@ def glue_all_rates(table: Mapping[str, Mapping[str, Result]]) -> list[str]:
                 deciding = f"{mark}{median[glue_metrics(task)[0]]:.2f}{mark}"
                 numbers = [f"{value:.2f}" for value in (of_rate["min"], of_rate["max"], median["last"])]
                 numbers += [f"{median['epoch']:g}", f"{of_rate['wall_min']:.1f}"]
-                lines.append(row(task, model, rate, of_rate["runs"], deciding, *numbers))
+                lines.append(line(task, model, rate, of_rate["runs"], deciding, *numbers))
     return lines

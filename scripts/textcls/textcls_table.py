@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from tables import MEANS, Result, label, row
+from records import line
 
 from embinit_fairseq.runs.command import parse_command
 from embinit_fairseq.runs.comparison import distinct, environment, header
@@ -33,10 +34,10 @@ CHOICES = {
     "chosen by validation accuracy": ("the result of the couples", VALID),
     "best on the test texts": ("chosen with knowledge of them, so no result", TEST),
 }
-Rows = dict[tuple[str, str], list[Result]]  # (model, attention) -> results, by seed
+Rows = dict[tuple[str, str], list[dict[str, Any]]]  # (model, attention) -> results, by seed
 
 
-def textcls(runs: Sequence[Run]) -> tuple[list[str], Result]:
+def textcls(runs: Sequence[Run]) -> tuple[list[str], dict[str, Any]]:
     """Return the page, and data set and protocol -> its models as data."""
     groups: dict[tuple[str, str], Rows] = defaultdict(lambda: defaultdict(list))
     for run in sorted(runs, key=lambda run: int(run.seed)):
@@ -51,7 +52,7 @@ def textcls(runs: Sequence[Run]) -> tuple[list[str], Result]:
         lines += header(["model", "runs", "trained parameters", *(column.title for column in COLUMNS)])
         for model, results in rows.items():
             parameters = f"{results[0]['parameters']['trained']:,}"  # the same for all seeds
-            lines.append(row(model_title(*model), len(results), parameters, *(c.cell(results) for c in COLUMNS)))
+            lines.append(line(model_title(*model), len(results), parameters, *(c.cell(results) for c in COLUMNS)))
         lines.append("")
         for attention in sorted({attention for model, attention in rows if "+" in model}, reverse=True):
             lines += [*pairs_table(rows, attention), ""]
@@ -62,7 +63,7 @@ def textcls(runs: Sequence[Run]) -> tuple[list[str], Result]:
                 means = [f"{column.title} {choice[how][column.title]['mean']:.2f}" for column in (VALID, TEST)]
                 lines.append(f"* {how} ({worth}): {choice[how]['model']}; {', '.join(means)}")
             lines.append("")
-        lines += [*vectors_table(rows), *MEANS, *textcls_notes(rows), ""]
+        lines += [*vectors_table(rows), "Mean ± sample standard deviation over seeds.", "", *textcls_notes(rows), ""]
         models = {
             model_title(*model): {"runs": len(results), **{c.title: c.summary(results) for c in COLUMNS}}
             for model, results in rows.items()
@@ -71,7 +72,7 @@ def textcls(runs: Sequence[Run]) -> tuple[list[str], Result]:
     return lines, data
 
 
-def model_rank(item: tuple[tuple[str, str], list[Result]]) -> tuple:
+def model_rank(item: tuple[tuple[str, str], list[dict[str, Any]]]) -> tuple:
     """Sort bags of words, transformers, then pairs by their test accuracy in each attention."""
     (model, attention), results = item
     kinds = list(BASELINES)
@@ -87,7 +88,7 @@ def model_title(model: str, attention: str) -> str:
     return BASELINES.get(model) or f"{kind}, {name or 'random table'}"
 
 
-def slots_of(rows: Rows) -> dict[str, Result]:
+def slots_of(rows: Rows) -> dict[str, dict[str, Any]]:
     """Return name of the vectors -> report on the embedding matrix that was made of them, by dimension and name."""
     slots = {}
     for (model, _), results in rows.items():
@@ -104,28 +105,30 @@ def pairs_table(rows: Rows, attention: str) -> list[str]:
     most = max(map(len, cells.values()))
     lines = header([f"{attention} ({most} run{'s' * (most > 1)})", *names])
     for at, name in enumerate(names):
-        line = ["-"] * at
+        cells_of_row = ["-"] * at
         for other in names[at:]:
             results = cells.get((name, other)) or cells.get((other, name)) or []
-            line.append(TEST.cell(results) + (f" ({len(results)})" if 0 < len(results) < most else ""))
-        lines.append(row(name, *line))
+            cells_of_row.append(TEST.cell(results) + (f" ({len(results)})" if 0 < len(results) < most else ""))
+        lines.append(line(name, *cells_of_row))
     return lines
 
 
-def choose_pairs(rows: Rows) -> Result | None:
+def choose_pairs(rows: Rows) -> dict[str, Any] | None:
     """Return the pair that the validation texts choose, and the one that is best on the test texts; None without pairs.
 
     By mean accuracies over the seeds that all pairs have, since each seed has validation texts of its own. Of equal
     pairs the first name is chosen.
     """
     pairs = {
-        model: {label(result, "seed"): result for result in rows[model]} for model in sorted(rows) if "+" in model[0]
+        model: {result["labels"].get("seed"): result for result in rows[model]}
+        for model in sorted(rows)
+        if "+" in model[0]
     }
     seeds = sorted(set.intersection(*map(set, pairs.values())), key=int) if pairs else []
     if not seeds:
         return None
     common = {model: [by_seed[seed] for seed in seeds] for model, by_seed in pairs.items()}
-    choice: Result = {"seeds": seeds}
+    choice: dict[str, Any] = {"seeds": seeds}
     for how, (_, column) in CHOICES.items():
         best = max(common, key=lambda model: column.summary(common[model])["mean"])
         choice[how] = {"model": model_title(*best), **{c.title: c.summary(common[best]) for c in (VALID, TEST)}}
@@ -139,7 +142,7 @@ def vectors_table(rows: Rows) -> list[str]:
     for name, slot in slots_of(rows).items():
         known = [slot[share] for share in ("coverage_types", "coverage_tokens")]
         shares = ["-" if share is None else f"{100 * share:.1f}" for share in known]
-        lines.append(row(name, slot["source"]["name"], f"{slot['source']['rows']:,}", slot["dim"], *shares))
+        lines.append(line(name, slot["source"]["name"], f"{slot['source']['rows']:,}", slot["dim"], *shares))
     return [*lines, ""] if len(lines) > 2 else []
 
 
@@ -147,17 +150,20 @@ def textcls_notes(rows: Rows) -> list[str]:
     """Return what the runs have in common."""
     results = [result for of_model in rows.values() for result in of_model]
 
-    def training(result: Result) -> str | None:
-        if label(result, "model") in BASELINES:
+    def training(result: dict[str, Any]) -> str | None:
+        if result["labels"].get("model") in BASELINES:
             return None
         options = parse_command(shlex.split(result["command"]), any_program=True).options
         flags = ("--lr", "--lr-scheduler", "--batch-size", "--patience", "--max-epoch", "--dropout")
         return " ".join(" ".join([flag, *options[flag]]) for flag in flags if flag in options)
 
+    def of_label(name: str) -> Callable[[dict[str, Any]], str | None]:
+        return lambda result: result["labels"].get(name)
+
     settings = ("clean", "stop_words", "min_count")
     return [
         f"* seeds: {', '.join(map(str, sorted({int(result['labels']['seed']) for result in results})))}",
-        *(line for name in settings for line in distinct(name, results, lambda result, name=name: label(result, name))),
+        *(note for name in settings for note in distinct(name, results, of_label(name))),
         *distinct("trained by fairseq", results, training),
         *environment(results, data=lambda result: f"test {result['data']['input0/test.bin'][:16]}"),
     ]
