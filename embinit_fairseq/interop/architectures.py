@@ -6,101 +6,14 @@ comparison with fairseq, the card and error messages take all they need from the
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from embinit_fairseq.interop.trained import Architecture, Trained
 from embinit_fairseq.models.tupe import position_sizes
 from embinit_fairseq.modules.position_encoding import ENCODERS, POSITION_ENCODINGS, published_name
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from embinit_fairseq.interop.trained import Trained
-
-#: ordered pairs of (pattern of the beginning of a parameter's name, its replacement, as for `re.sub`)
-Names = Sequence[tuple[str, str]]
-
-
-def rename(tensors: Mapping[str, Tensor], names: Names) -> dict[str, Tensor]:
-    """Rename each tensor by the first pattern that fits; tensors that no pattern fits are left out."""
-    renamed = {}
-    for name, tensor in tensors.items():
-        fitting = next((pair for pair in names if re.match(pair[0], name)), None)
-        if fitting is not None:
-            renamed[re.sub(f"^{fitting[0]}", fitting[1], name)] = tensor
-    return renamed
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """A family of fairseq's models that transformers computes, by its own classes or by code of this package.
-
-    Args:
-        archs: its values of `--arch`, for messages.
-        hf_name: the model in transformers, for messages.
-        tags, note: for the card.
-        models: the names under which fairseq registers the models.
-        describe: returns the kind of a trained model in a few words.
-        config: returns the content of config.json that only this family has.
-        names: patterns for the parameters that are exported; the chosen classification head is called `head`.
-        extra: returns further tensors, under their exported names.
-        refusals: returns option -> whether the model has it, for all that transformers' class cannot have.
-        tasks: values of `--task` whose inputs are known; empty if all are.
-        code: modules of this package that the exported folder needs (`trust_remote_code`).
-    """
-
-    archs: str
-    hf_name: str
-    tags: tuple[str, ...]
-    note: str
-    models: tuple[str, ...]
-    describe: Callable[[Trained], str]
-    config: Callable[[Trained], dict[str, Any]]
-    names: Names
-    extra: Callable[[Trained], dict[str, Tensor]] = lambda trained: {}
-    refusals: Callable[[Trained], dict[str, bool]] = lambda trained: {}
-    tasks: tuple[str, ...] = ()
-    code: tuple[str, ...] = ()
-
-    def refused(self, trained: Trained) -> str | None:
-        """Return an option that the class of transformers lacks, with a remedy; None if the model can be exported."""
-        options = ", ".join(option for option, is_so in self.refusals(trained).items() if is_so)
-        if not options:
-            return None
-        other = ", or goes to CTranslate2 (docs/ctranslate2.md)" if trained.target is not None else ""
-        return f"transformers' {self.hf_name} cannot have {options}: such a model stays in fairseq{other}"
-
-    def weights(self, trained: Trained) -> dict[str, Tensor]:
-        """Return the trained model's tensors by their exported names; several may share their memory."""
-        stored = trained.model.state_dict()
-        if trained.head is not None:
-            head = f"classification_heads.{trained.head}."
-            stored = {re.sub(f"^{re.escape(head)}", "head.", name): value for name, value in stored.items()}
-            stored = {name: value for name, value in stored.items() if not name.startswith("encoder.lm_head.")}
-        tensors = {**rename(stored, self.names), **self.extra(trained)}
-        if trained.auto_class == "AutoModel":  # a base model has no prefix
-            tensors = {name.partition(".")[2]: value for name, value in tensors.items()}
-        return tensors
-
-
-def parameters_in(tensors: Mapping[str, Tensor], model: Any) -> int:
-    """Return the number of the model's parameters that are among the tensors, as fairseq counts them."""
-    exported = {value.data_ptr() for value in tensors.values()}
-    return sum(value.numel() for value in model.parameters() if value.data_ptr() in exported)
-
-
-def as_stored(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors as safetensors takes them: contiguous, no two in the same memory."""
-    seen: set[int] = set()
-    apart = {}
-    for name, value in tensors.items():
-        whole = value.detach().contiguous()
-        apart[name] = whole.clone() if whole.data_ptr() in seen else whole
-        seen.add(whole.data_ptr())
-    return apart
-
 
 # ---- TUPE and its comparison set, and discriminators of ELECTRA: models with code of their own ----------------------
 

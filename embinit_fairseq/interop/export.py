@@ -12,11 +12,13 @@ from typing import Any
 
 from embinit_fairseq.checkpoints.build import import_plugin
 from embinit_fairseq.errors import counted
-from embinit_fairseq.interop.architectures import TUPE, as_stored, parameters_in
+from embinit_fairseq.interop.architectures import TUPE
 from embinit_fairseq.interop.export_request import ExportRequest
+from embinit_fairseq.interop.open_trained import open_trained
 from embinit_fairseq.interop.remote import code_files
+from embinit_fairseq.interop.tensors import as_stored, parameters_in
 from embinit_fairseq.interop.tokenizers import TOKENIZER_FILES, Tokenizer, choose_tokenizer
-from embinit_fairseq.interop.trained import TARGET, Trained, open_trained
+from embinit_fairseq.interop.trained import TARGET, Trained
 from embinit_fairseq.interop.verify_export import verify
 from embinit_fairseq.io import check_folder, check_inputs, read_json, whole_folder, write_json, write_text
 from embinit_fairseq.version import VERSION

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from embinit_fairseq.checkpoint_file import load_safely, updates_of
 from embinit_fairseq.checkpoints.build import Texts
 from embinit_fairseq.errors import CheckpointError, DataError, OptionError
-from embinit_fairseq.interop.architectures import rename
-from embinit_fairseq.interop.trained import check_finite, load
+from embinit_fairseq.interop.open_trained import load
+from embinit_fairseq.interop.tensors import check_finite, rename
 from embinit_fairseq.io import check_folder, check_inputs, whole_folder
 from embinit_fairseq.vocab.dictionary import is_filler, read_lines_of_dictionary
 

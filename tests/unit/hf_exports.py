@@ -25,8 +25,9 @@ from embinit_fairseq.interop import tokenizers, verify_export
 from embinit_fairseq.interop.architectures import TUPE
 from embinit_fairseq.interop.export import configuration
 from embinit_fairseq.interop.export_request import ExportRequest
+from embinit_fairseq.interop.open_trained import open_trained
 from embinit_fairseq.interop.remote import code_files
-from embinit_fairseq.interop.trained import Trained, open_trained
+from embinit_fairseq.interop.trained import Trained
 from embinit_fairseq.models.tupe import TupeModel
 
 os.environ.setdefault("HF_MODULES_CACHE", tempfile.mkdtemp())  # not the home folder of who runs the tests

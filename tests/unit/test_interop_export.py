@@ -21,8 +21,9 @@ pytest.importorskip("transformers")
 from safetensors.torch import load_file
 
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.interop import export, trained, verify_export
+from embinit_fairseq.interop import export, verify_export
 from embinit_fairseq.interop.architectures import TUPE
+from embinit_fairseq.interop.open_trained import open_trained
 from embinit_fairseq.interop.remote import code_files
 
 FILES = {"README.md", "config.json", "dict.txt", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
@@ -126,7 +127,7 @@ def test_half_precision_of_a_fine_tuned_model(tmp_path, capsys):
     words = weights["encoder.sentence_encoder.embed_tokens.weight"]
     assert torch.equal(stored["tupe.embed_tokens.weight"], words.bfloat16())
     assert torch.equal(stored["classifier.dense.weight"], weights[of_head[0]].bfloat16())
-    other = trained.open_trained(checkpoint.path, head="other")
+    other = open_trained(checkpoint.path, head="other")
     assert (other.head, other.left_out, other.labels) == ("other", [f"head '{HEAD}'"], ["a", "b", "c"])
     assert torch.equal(TUPE.weights(other)["classifier.dense.weight"], 2 * weights[of_head[0]])
 
@@ -135,7 +136,7 @@ def test_a_regression_says_its_units_and_nothing_of_labels(tmp_path, capsys):
     checkpoint = checkpoint_of(tmp_path / "c", "roberta_base", "--activation-fn gelu_accurate", task=REGRESSION)
     labels = checkpoint.folder / "data" / "label"
     (labels / "train.label").write_text("0.5\n0.04\n1\n0.2\n")
-    assert trained.open_trained(checkpoint.path).numbers.endswith("of the training, which are 0.04 to 1")
+    assert open_trained(checkpoint.path).numbers.endswith("of the training, which are 0.04 to 1")
     (labels / "scale").write_text("0.2\n")
     assert export_hf(checkpoint) == 0
     text, units = capsys.readouterr().out, "which are 0.04 to 1 (the labels of the data set times 0.2)"
@@ -145,10 +146,10 @@ def test_a_regression_says_its_units_and_nothing_of_labels(tmp_path, capsys):
     config = json.loads((checkpoint.output / "config.json").read_text())
     assert (config["problem_type"], len(config["id2label"])) == ("regression", 1)
     with pytest.raises(OptionError, match=r"--label-dict l\.txt"):
-        trained.open_trained(checkpoint.path, label_dictionary="l.txt")
+        open_trained(checkpoint.path, label_dictionary="l.txt")
     (labels / "train.label").write_text("good\n")
     with pytest.raises(DataError, match=r"train\.label"):
-        trained.open_trained(checkpoint.path)
+        open_trained(checkpoint.path)
 
 
 # ---- A wrong model is noticed
@@ -177,7 +178,7 @@ def test_broken_code_is_not_written(checkpoint, capsys, monkeypatch, right, wron
 def test_wrong_names_are_noticed(checkpoint, capsys, monkeypatch):
     """transformers would draw the bias that is missing."""
     names = [(r"encoder\.sentence_encoder\.(?!layers\.0\.fc1\.bias)", "tupe."), *TUPE.names[1:]]
-    monkeypatch.setattr(trained, "ARCHITECTURES", (replace(TUPE, names=names),))
+    monkeypatch.setattr(f"{open_trained.__module__}.ARCHITECTURES", (replace(TUPE, names=names),))
     assert "fc1" in refused(capsys, checkpoint, code=1)
 
 
@@ -242,17 +243,17 @@ def test_labels_and_dictionaries_of_another_model(tmp_path, capsys):
     assert all(part in error for part in ("no dict.en.txt in ", "--target-dict"))
     english = checkpoint.folder / "dict.en.txt"  # next to the checkpoint
     english.write_text("".join(f"{word} 1\n" for word in WORDS))
-    assert trained.open_trained(checkpoint.path).target.path == str(english)
+    assert open_trained(checkpoint.path).target.path == str(english)
 
 
 def test_labels_of_the_checkpoint_come_before_a_file_that_is_found(tmp_path):
     """A label/dict.txt that was made again, of other text, has another order."""
     checkpoint = checkpoint_of(tmp_path / "c", "tupe_tiny", "", task=f"{CLASSES} --num-classes 3")
     file = str(checkpoint.folder / "data/label/dict.txt")
-    assert trained.open_trained(checkpoint.path).labels == ["a", "b", "c"], "of an earlier checkpoint"
+    assert open_trained(checkpoint.path).labels == ["a", "b", "c"], "of an earlier checkpoint"
     torch.save({**checkpoint.state, "task_state": {"labels": ["c", "a", "b"]}}, checkpoint.path)
-    assert trained.open_trained(checkpoint.path).labels == ["c", "a", "b"]
-    assert trained.open_trained(checkpoint.path, label_dictionary=file).labels == ["a", "b", "c"]
+    assert open_trained(checkpoint.path).labels == ["c", "a", "b"]
+    assert open_trained(checkpoint.path, label_dictionary=file).labels == ["a", "b", "c"]
 
 
 def test_a_preset_of_another_plugin(tmp_path, capsys):

@@ -35,7 +35,7 @@ from transformers import AutoTokenizer
 from embinit_fairseq.checkpoints.trained_preparation import OPTION
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.errors import DataError, OptionError, VectorFileError
-from embinit_fairseq.interop.trained import open_trained
+from embinit_fairseq.interop.open_trained import open_trained
 from embinit_fairseq.models.duo_transformer import DuoTransformerModel
 from embinit_fairseq.models.tupe import TupeModel
 from embinit_fairseq.vectors.open import open_vectors
