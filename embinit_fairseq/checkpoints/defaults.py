@@ -53,8 +53,8 @@ def warn_of_unknown_options(options: Any) -> None:
     model = _our_model(options) if isinstance(options, MutableMapping) else None
     if model is None or not model.__module__.startswith("embinit_fairseq."):  # others may have options of their own
         return
-    known = {*getattr(model, "__dataclass").__dataclass_fields__, "arch"}
-    unknown = [f"{name}={options[name]}" for name in options if name not in known and options[name]]
+    option_names = {*getattr(model, "__dataclass").__dataclass_fields__, "arch"}
+    unknown = [f"{name}={options[name]}" for name in options if name not in option_names and options[name]]
     if unknown:
         logger.warning(
             "this revision of embinit_fairseq does not know options that the checkpoint of %s was trained with, and "

@@ -181,12 +181,12 @@ def other_suggestion(steps: Sequence[dict[str, Any]], symbols: Collection[str], 
         symbols: of the dictionary.
         is_translation: True if the model translates.
     """
-    found = suggested(symbols, is_translation)
-    if found == written(steps):
+    suggestion = suggested(symbols, is_translation)
+    if suggestion == written(steps):
         return None
     return (
         f"no {FILE} says how raw text became words, so text is only segmented ({written(steps)}); the dictionary looks "
-        f"like {found}: if the training text was prepared so, give preparation {found}"
+        f"like {suggestion}: if the training text was prepared so, give preparation {suggestion}"
     )
 
 

@@ -39,7 +39,7 @@ class RecordedTokenizer:
     """All steps from raw text to symbols, and back; `use` says for which dictionaries."""
 
     def __init__(self, cfg: RecordedTokenizerConfig) -> None:
-        self.given = given_files(cfg)
+        self.user_files = given_files(cfg)
         self.source = self.target = Preparation()
 
     def use(self, task: Any) -> None:
@@ -53,7 +53,7 @@ class RecordedTokenizer:
             is_translation = languages_of_task(task)[0] is not None
             flags = "fairseq's --tokenizer and --bpe"
             raise unknown_preparation(RECORDED, flags, dictionary.symbols, is_translation)
-        return recorded.preparation(dictionary.symbols, self.given)
+        return recorded.preparation(dictionary.symbols, self.user_files)
 
     def encode(self, text: str) -> str:
         """Return the symbols of a raw text, separated by spaces."""

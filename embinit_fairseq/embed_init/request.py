@@ -206,10 +206,10 @@ def _check_spelling(cfg: Any, request: InitRequest) -> None:
                     f"one of {', '.join(names)}"
                 )
     words = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     for key, _, value in (word.lstrip("+").partition("=") for word in words):
-        if "embed_init" in key and given.setdefault(key, value) is not value:
-            raise OptionError(f"{key}={given[key]} and {key}={value}: give it once; several values are a list: [A,B]")
+        if "embed_init" in key and values.setdefault(key, value) is not value:
+            raise OptionError(f"{key}={values[key]} and {key}={value}: give it once; several values are a list: [A,B]")
     unused = [o.name for o in _OPTIONS if o.name in names and getattr(request.options, o.name) != o.default]
     if request.strategy is None and unused:
         raise OptionError(f"{', '.join(unused)}: needs a strategy, such as embed_init=xavier")

@@ -59,8 +59,8 @@ def coverage(vocabulary: Vocabulary, matched: np.ndarray) -> dict[str, Any]:
 def shares(source: Mapping[str, Any]) -> str:
     """Return the coverage of a record as text."""
     tokens = source["coverage_tokens"]
-    known = "share of tokens not known, the dictionary has no counts" if tokens is None else f"{tokens:.1%} of tokens"
-    return f"{source['coverage_types']:.1%} of types, {known}"
+    share = "share of tokens not known, the dictionary has no counts" if tokens is None else f"{tokens:.1%} of tokens"
+    return f"{source['coverage_types']:.1%} of types, {share}"
 
 
 def xavier_bound(rows: int, dim: int) -> float:

@@ -149,11 +149,11 @@ def _weights(method: Method, inputs: MethodInputs, composed: dict[int, Combinati
     kind[list(composed)] = KINDS.index(COMPOSED)
     kind[~inputs.word] = KINDS.index(AVERAGED)
     # nobody reads a new filler, but it is an output: a mean of rows that stay leaves the bound as it is
-    kept = np.intersect1d(inputs.averaged[0], old_row)
-    if 0 < len(kept) < len(inputs.averaged[0]):
+    staying_rows = np.intersect1d(inputs.averaged[0], old_row)
+    if 0 < len(staying_rows) < len(inputs.averaged[0]):
         fillers = np.flatnonzero(~inputs.word & (old_row < 0))
         kind[fillers] = KINDS.index(COMPOSED)
-        composed = composed | {int(row): (kept, None) for row in fillers}
+        composed = composed | {int(row): (staying_rows, None) for row in fillers}
     kind[old_row >= 0] = KINDS.index(COPIED)
     return Weights(inputs.old_size, kind, old_row, inputs.averaged, composed)
 

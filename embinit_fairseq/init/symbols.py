@@ -122,12 +122,12 @@ def subword_means(
     for row in rows:
         token = new.token(row)
         subwords = segment(token) if segment is not None and token.surface else []
-        found = [old.row_of_word.get(subword, -1) for subword in subwords]
-        segmented += bool(found) and min(found) >= 0
-        if not found or min(found) < 0:
-            found = longest_subwords(token, old)
-        if found:
-            columns, counts = np.unique(found, return_counts=True)
+        subword_rows = [old.row_of_word.get(subword, -1) for subword in subwords]
+        segmented += bool(subword_rows) and min(subword_rows) >= 0
+        if not subword_rows or min(subword_rows) < 0:
+            subword_rows = longest_subwords(token, old)
+        if subword_rows:
+            columns, counts = np.unique(subword_rows, return_counts=True)
             combinations[row] = columns, counts / counts.sum()
     if segment is not None and len(rows) and not segmented:
         raise DataError(

@@ -137,17 +137,17 @@ def _check_appended(file: Path, size: int, appended: int, task: Mapping[str, Any
     if appended == expected or (appended > 0 and expected is None):
         return
     tags = f", and its task appends {expected}" if expected else ""
-    found = (
+    description = (
         f"the embedding matrix has {size + appended} rows, but {file.name} in the same folder describes {size}{tags}"
     )
     more = appended - (expected or 0)
     if appended > 0 and name == _CHANGED_TASK and (more < 0 or more in _MORE_ROWS):
         logger.warning(
-            "%s; if lines of the dictionary were removed or added, the words after them get wrong rows", found
+            "%s; if lines of the dictionary were removed or added, the words after them get wrong rows", description
         )
         return
     raise CheckpointError(
-        f"{found} (4 specials and its lines; task {name or 'unknown'}); put the dictionary of this checkpoint's "
+        f"{description} (4 specials and its lines; task {name or 'unknown'}); put the dictionary of this checkpoint's "
         "training data there, without removing or adding lines"
     )
 

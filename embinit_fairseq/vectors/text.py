@@ -85,14 +85,14 @@ class TextVectors(VectorReader):
         announced, lines = self._head.rows, rows.lines
         if announced is None or announced == lines:
             return 0
-        found = f"the header announces {counted(announced, 'row')}, but the file has {lines:,}"
+        mismatch = f"the header announces {counted(announced, 'row')}, but the file has {lines:,}"
         if lines < announced and (not rows.ends_line or not _are_few(announced - lines, announced)):
             raise VectorFileError(
-                f"{self.path}: {found}; it is cut short: download it again, or correct the header if it is not"
+                f"{self.path}: {mismatch}; it is cut short: download it again, or correct the header if it is not"
             )
         if self.strict:
-            raise VectorFileError(f"{self.path}: {found}; correct the header, or do without strict")
-        logger.warning("%s: %s; its rows are used", self.path, found)
+            raise VectorFileError(f"{self.path}: {mismatch}; correct the header, or do without strict")
+        logger.warning("%s: %s; its rows are used", self.path, mismatch)
         return max(0, announced - lines)
 
     def _check_lines(self, rows: RowCollector, missing: int) -> None:

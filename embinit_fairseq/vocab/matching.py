@@ -78,13 +78,13 @@ class Spelling:
 
     def bare(self, word: str) -> str:
         """Return a word of the vectors without its label."""
-        found = self.label and self.label.fullmatch(word)
-        return found["word"] if found else word
+        match = self.label and self.label.fullmatch(word)
+        return match["word"] if match else word
 
     def language(self, word: str) -> str:
         """Return the language in the label of a word of the vectors, as it is spelled there; "" if there is none."""
-        found = self.label and self.label.fullmatch(word)
-        return found.groupdict().get("language", "") if found else ""
+        match = self.label and self.label.fullmatch(word)
+        return match.groupdict().get("language", "") if match else ""
 
     def normalised(self, token: Token) -> Token:
         """Return the token as the tokenizer of the model changes it."""
@@ -218,15 +218,15 @@ def readings(
     token: Token, rules: Collection[str] = RULES, spelling: Spelling = PLAIN
 ) -> list[tuple[Token, tuple[str, ...]]]:
     """Return the texts that the token may be in the vectors, with the rules that each needs; the token itself first."""
-    found: list[tuple[Token, tuple[str, ...]]] = [(token, ())]
+    forms: list[tuple[Token, tuple[str, ...]]] = [(token, ())]
     if "entities" in rules and (bare := plain(token)) is not token and bare != token:
-        found.append((bare, ("entities",)))
+        forms.append((bare, ("entities",)))
     if "normalised" in rules and spelling.normalise:
-        changed = [(spelling.normalised(form), (*needed, "normalised")) for form, needed in found]
-        found += [new for new, (form, _) in zip(changed, found) if new[0] is not form]
+        changed = [(spelling.normalised(form), (*needed, "normalised")) for form, needed in forms]
+        forms += [new for new, (form, _) in zip(changed, forms) if new[0] is not form]
     if "digits" in rules and spelling.masks and _DIGIT.search(token.surface):
-        found += [(masked(form, mask), (*needed, "digits")) for mask in spelling.masks for form, needed in found]
-    return found
+        forms += [(masked(form, mask), (*needed, "digits")) for mask in spelling.masks for form, needed in forms]
+    return forms
 
 
 def _is_sign(mine: Token, theirs: Token) -> bool:

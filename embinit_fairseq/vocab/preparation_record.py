@@ -74,52 +74,52 @@ class Recorded:
             "lines": dict(self.lines),
         }
 
-    def preparation(self, symbols: Collection[str], given: Mapping[str, str | None] | None = None) -> Preparation:
+    def preparation(self, symbols: Collection[str], user_paths: Mapping[str, str | None] | None = None) -> Preparation:
         """Return the preparation, ready to use.
 
         Args:
             symbols: of the dictionary.
-            given: option of a step -> path of its file, for files that the user names.
+            user_paths: option of a step -> path of its file, for files that the user names.
 
         Raises:
             DataError: a file is missing or not the recorded one, or an example comes out otherwise.
             OptionError: a library is missing.
         """
-        paths = {name: self.path_of(name, (given or {}).get(name)) for name in self.files}
+        paths = {name: self.path_of(name, (user_paths or {}).get(name)) for name in self.files}
         prepare = Preparation(self.steps, contents(paths, symbols))
         with libraries():
             for raw, expected in self.examples:
-                if (found := " ".join(prepare(raw))) != expected:
+                if (result := " ".join(prepare(raw))) != expected:
                     raise DataError(
-                        f"{self._where}: {raw[:60]!r} becomes {found[:80]!r} here, the record has {expected[:80]!r}: "
+                        f"{self._where}: {raw[:60]!r} becomes {result[:80]!r} here, the record has {expected[:80]!r}: "
                         f"the libraries have changed ({', '.join(map(_version, sorted(self.needs())))}); install "
                         "the recorded versions, or prepare the text again"
                     )
         return prepare
 
-    def path_of(self, name: str, given: str | None = None, flag: str | None = None) -> str:
+    def path_of(self, name: str, user_path: str | None = None, flag: str | None = None) -> str:
         """Return the path of the file of an option; raise DataError if it is missing or not the recorded one.
 
         Args:
             name: the option of a step.
-            given: the path that the user names, if any.
+            user_path: the path that the user names, if any.
             flag: the option of the command that names it, for messages; default: as in STEP_FILES.
         """
         recorded = self.files[name]
-        path = Path(given) if given is not None else None
+        path = Path(user_path) if user_path is not None else None
         if path is None and self.folder is not None:
             path = self.folder / recorded["path"]
         way, flag = flag or given_by(name), flag or STEP_FILES[name].flag
         if path is None or not path.is_file():
             raise DataError(
                 f"{self._where}: needs {recorded['path']}, which is not there; give it by {way}"
-                if given is None
-                else f"{flag} {given}: no such file; check the path"
+                if user_path is None
+                else f"{flag} {user_path}: no such file; check the path"
             )
         if not self.fits(name, path):
             raise DataError(
-                f"{flag if given else self._where}: {path} is not the file that the dictionary's text was segmented "
-                f"with, or has other files next to it (other hashes than in {FILE}); give that one"
+                f"{flag if user_path else self._where}: {path} is not the file that the dictionary's text was "
+                f"segmented with, or has other files next to it (other hashes than in {FILE}); give that one"
             )
         return str(path)
 
@@ -314,11 +314,11 @@ def tried(
     with libraries():
         for raw, prepared in pairs:
             count += 1
-            if " ".join(found := prepare(raw)) == " ".join(prepared.split()):
-                equal.append((raw, " ".join(found)))
+            if " ".join(tokens := prepare(raw)) == " ".join(prepared.split()):
+                equal.append((raw, " ".join(tokens)))
             elif count - len(equal) > 1 + _MOST_OTHERS * count:
                 raise DataError(
-                    f"{folder / FILE}: {raw[:60]!r} became {prepared[:80]!r}, not {' '.join(found)[:80]!r}: these are "
+                    f"{folder / FILE}: {raw[:60]!r} became {prepared[:80]!r}, not {' '.join(tokens)[:80]!r}: these are "
                     "not the steps of the text; name those"
                 )
     return Recorded(

@@ -134,9 +134,11 @@ def _huggingface(tokenizer: str) -> Callable[[str], list[str]]:
     unknown = getattr(model.model, "unk_token", None)
 
     def encode(text: str) -> list[str]:
-        found = model.encode(text, add_special_tokens=False)
+        encoding = model.encode(text, add_special_tokens=False)
         # a token that takes the space before it (RoBERTa's `<mask>`) has that space in `tokens`
-        tokens = [token if " " not in token else model.id_to_token(row) for row, token in zip(found.ids, found.tokens)]
+        tokens = [
+            token if " " not in token else model.id_to_token(row) for row, token in zip(encoding.ids, encoding.tokens)
+        ]
         return [UNKNOWN if token == unknown else token for token in tokens]
 
     return partial(_around_masks, encode)

@@ -164,7 +164,7 @@ def compatible(one: Token, other: Token) -> bool:
 
 def unescape(text: str) -> str:
     """Replace Moses' entities: `&apos;s` is `'s`. They are replaced once: `&amp;lt;` is the text `&lt;`."""
-    return _ENTITY.sub(lambda found: ENTITIES[found[0]], text)
+    return _ENTITY.sub(lambda match: ENTITIES[match[0]], text)
 
 
 def plain(token: Token) -> Token:

@@ -59,12 +59,12 @@ def check_tokens(where: str, counts: Mapping[str, int], symbols: Collection[str]
     """
     share = sum(count for token, count in counts.items() if token in symbols) / sum(counts.values())
     style, text_style = detect_style(symbols), _text_style(counts, symbols)
-    found = f"{where}: found {_NAMES[text_style]}, {share:.0%} of them in the dictionary; expected {_NAMES[style]}"
+    message = f"{where}: found {_NAMES[text_style]}, {share:.0%} of them in the dictionary; expected {_NAMES[style]}"
     if text_style != style:
         remedy = "give it before its segmentation" if style == "none" else "segment it as the training's text was"
-        raise DataError(f"{found}; {remedy}")
+        raise DataError(f"{message}; {remedy}")
     if share < _LEAST_SHARE:
-        raise DataError(f"{found} of the dictionary; give text of its language, prepared as the training's text was")
+        raise DataError(f"{message} of the dictionary; give text of its language, prepared as the training's text was")
     return share
 
 
