@@ -99,9 +99,9 @@ def check_heads(heads: int, dim: int, heads_name: str, dim_name: str) -> None:
 
 def listed(names: Iterable[object], most: int = 10, total: int | None = None) -> str:
     """Return the first names for a message: `a, b and 2,000 more`. total: of all, if not all are given."""
-    given = [str(name) for name in names]
-    more = (len(given) if total is None else total) - len(given[:most])
-    return ", ".join(given[:most]) + (f" and {more:,} more" if more else "")
+    texts = [str(name) for name in names]
+    more = (len(texts) if total is None else total) - len(texts[:most])
+    return ", ".join(texts[:most]) + (f" and {more:,} more" if more else "")
 
 
 def counted(number: int, noun: str) -> str:

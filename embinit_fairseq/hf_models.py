@@ -249,21 +249,21 @@ def rows_of_words(
             "new word would take its row; add such tokens first (M2M100: "
             "tokenizer.add_tokens([*tokenizer.lang_token_to_id], special_tokens=True))"
         )
-    given = words if isinstance(words, str) else [getattr(word, "content", word) for word in words]
-    texts = new_words(given, list(ids))
+    word_texts = words if isinstance(words, str) else [getattr(word, "content", word) for word in words]
+    texts = new_words(word_texts, list(ids))
     subwords = [_subwords(tokenizer, text, needs_subwords) for text in texts]
     trial = copy.deepcopy(tokenizer)
     trial.add_tokens(list(words))
     rows = [trial.convert_tokens_to_ids(text) for text in texts]
     for text, row in zip(texts, rows):
-        found = _ids(trial, text)
+        token_ids = _ids(trial, text)
         if row in ids.values():
             raise OptionError(
                 f"tokenizer: its ids have gaps, so that {text!r} gets id {row}, which another token has; number its "
                 f"tokens from 0 to {len(ids) - 1} without gaps"
             )
-        if row not in found:
-            read = " ".join(trial.convert_ids_to_tokens(found))
+        if row not in token_ids:
+            read = " ".join(trial.convert_ids_to_tokens(token_ids))
             raise OptionError(
                 f"words: the tokenizer reads {text!r} as {read!r} also when it is added; remove it, or give "
                 f"AddedToken({text!r}, normalized=False)"
@@ -280,18 +280,18 @@ def _subwords(tokenizer: Any, text: str, are_needed: bool) -> Combination:
     """Return the mean of the subwords; raise OptionError if the text is one token, or has none that is known."""
     rows = _ids(tokenizer, text)
     tokens = tokenizer.convert_ids_to_tokens(rows)
-    kept = inside_of_text(text, tokens)
-    found = [row for row, token in zip(rows, tokens) if token in kept]
-    is_unknown = not found or tokenizer.unk_token_id in found
-    if len(found) == 1 and not is_unknown:
+    inner_tokens = inside_of_text(text, tokens)
+    token_rows = [row for row, token in zip(rows, tokens) if token in inner_tokens]
+    is_unknown = not token_rows or tokenizer.unk_token_id in token_rows
+    if len(token_rows) == 1 and not is_unknown:
         raise OptionError(
-            f"words: {text!r} is one token already, {tokenizer.convert_ids_to_tokens(found)[0]!r}; remove it"
+            f"words: {text!r} is one token already, {tokenizer.convert_ids_to_tokens(token_rows)[0]!r}; remove it"
         )
     if are_needed and is_unknown:
         raise OptionError(
             f"words: the tokenizer has no subwords for {text!r}, which method subword needs; take avg, or remove it"
         )
-    return np.array(found), None
+    return np.array(token_rows), None
 
 
 def _ids(tokenizer: Any, text: str) -> list[int]:
@@ -300,9 +300,9 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
 
 def _vocabularies(tokenizer: Any, size: int, new_size: int, words: Mapping[int, str]) -> tuple[Vocabulary, Vocabulary]:
     """Return the old and new symbols of the rows; rows without a token have the name of a filler."""
-    known = vocabulary_of_rows(tokenizer, None)
-    names = [*known.symbols, *map(filler, range(len(known), new_size))]
+    vocabulary = vocabulary_of_rows(tokenizer, None)
+    names = [*vocabulary.symbols, *map(filler, range(len(vocabulary), new_size))]
     new_names = [words.get(row, name) for row, name in enumerate(names)]
     ones = np.ones(new_size, dtype=np.int64)
-    old = Vocabulary(names[:size], ones[:size], known.roles, known.added)
-    return old, Vocabulary(new_names, ones, known.roles, known.added | words.keys())
+    old = Vocabulary(names[:size], ones[:size], vocabulary.roles, vocabulary.added)
+    return old, Vocabulary(new_names, ones, vocabulary.roles, vocabulary.added | words.keys())

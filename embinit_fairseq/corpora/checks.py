@@ -130,7 +130,7 @@ def check_raw_text(raw_text: RawText, steps: Collection[str] = ("spacy",)) -> Ch
     steps: the names of its steps; spaCy needs no spaces, and keeps marks.
     """
     checked = Checked(raw_text, mark=has_mark(raw_text.path))
-    found: dict[str, list[int]] = {name: [] for name in _ODD}
+    line_numbers: dict[str, list[int]] = {name: [] for name in _ODD}
     counts: Counter[str] = Counter()
     is_used = {
         "quoted": raw_text.field is not None and is_of_tabs(raw_text.path),
@@ -154,12 +154,12 @@ def check_raw_text(raw_text: RawText, steps: Collection[str] = ("spacy",)) -> Ch
         for name, is_odd in kinds.items():
             if is_odd(line):
                 counts[name] += 1
-                if len(found[name]) < SHOWN:
-                    found[name].append(number)
+                if len(line_numbers[name]) < SHOWN:
+                    line_numbers[name].append(number)
     if not checked.lines:
         raise DataError(f"{raw_text}: no line in it; give the text")
     checked.doubled = len(hashes) - len(np.unique(np.frombuffer(hashes, dtype=np.int64)))
-    checked.odd = {name: (counts[name], found[name]) for name in _ODD}
+    checked.odd = {name: (counts[name], line_numbers[name]) for name in _ODD}
     return checked
 
 
@@ -247,10 +247,10 @@ def _classes(labelled: Sequence[Checked], trained: Sequence[str] | None) -> list
     if trained is not None:
         classes, where = list(trained), "label/dict.txt of the classifier with --dict"
         remedy = "correct it (for a new classifier: cp -r DATA NEW; rm -r NEW/label; --dict NEW/input0/dict.txt)"
-    known = {*classes}
+    class_names = {*classes}
     for one in labelled:
         for label, number in one.labels.items():
-            if class_of(label) not in known:
+            if class_of(label) not in class_names:
                 raise DataError(
                     f"{one.raw_text.path}:{number}: the class {class_of(label)[:60]} is not in {where}, which has "
                     f"{', '.join(classes)[:100]}; {remedy}"

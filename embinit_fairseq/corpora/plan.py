@@ -180,15 +180,15 @@ def _choose_dictionaries(plan: Plan) -> None:
 
 def _check_dictionaries(request: PrepareRequest, is_pair: bool) -> None:
     """Raise OptionError if the options of dictionaries do not fit the texts, or each other."""
-    given, other, joined = request.dictionary, request.target_dict, request.joined_dictionary
+    dictionary, other, joined = request.dictionary, request.target_dict, request.joined_dictionary
     of_pairs = {"--joined-dictionary": joined, "--target-dict": other, "--target-lang": request.target_lang}
     if not is_pair and (unused := [flag for flag, value in of_pairs.items() if value]):
         raise OptionError(f"{unused[0]}: for text in two languages; leave it out")
-    if other and (joined or not given):
+    if other and (joined or not dictionary):
         raise OptionError("--target-dict: together with --dict, of the source, and without --joined-dictionary")
-    if is_pair and given and not (other or joined):
+    if is_pair and dictionary and not (other or joined):
         raise OptionError("--dict: of the source; give --target-dict, too, or --joined-dictionary if it is of both")
-    for flag, path in (("--dict", given), ("--target-dict", other)):
+    for flag, path in (("--dict", dictionary), ("--target-dict", other)):
         if path is not None:
             check_is_file(path, flag)
 
@@ -214,7 +214,7 @@ def _copy_of(dictionary: str, langs: Sequence[str], is_joined: bool) -> str:
 
 def _choose_steps(column: Column, plan: Plan) -> None:
     """Set steps, files and preparation of a column: as recorded next to its dictionary, or as the user says."""
-    request, given = plan.request, _given_files(plan.request)
+    request, user_files = plan.request, _user_files(plan.request)
     recorded = None if column.dictionary is None else read_preparation(column.dictionary)
     symbols = [] if column.dictionary is None else read_dictionary(column.dictionary).symbols
     if recorded is not None:
@@ -222,8 +222,8 @@ def _choose_steps(column: Column, plan: Plan) -> None:
         own, said = written(column.steps), request.steps
         if said is not None and written(parse_steps(said, column.lang, "--steps")) != own:
             raise OptionError(f"--steps {said}: the {FILE} next to {column.dictionary} says {own}; leave --steps out")
-        column.preparation = recorded.preparation(symbols, given)
-        column.files = {name: recorded.path_of(name, given.get(name)) for name in recorded.files}
+        column.preparation = recorded.preparation(symbols, user_files)
+        column.files = {name: recorded.path_of(name, user_files.get(name)) for name in recorded.files}
         if column.has_other_record:
             column.steps = _in_language(column, own)
             column.preparation = Preparation(column.steps, contents(column.files, symbols))
@@ -235,9 +235,9 @@ def _choose_steps(column: Column, plan: Plan) -> None:
     else:
         column.steps = parse_steps(request.steps, column.lang, "--steps")
     names = {step["step"] for step in column.steps}
-    _check_options(names, plan, given, column.files)
+    _check_options(names, plan, user_files, column.files)
     if recorded is None:
-        column.files = {name: path for name, path in given.items() if _uses(names, name)}
+        column.files = {name: path for name, path in user_files.items() if _uses(names, name)}
         column.preparation = Preparation(column.steps, contents(column.files, symbols))
     with libraries():
         column.preparation.parts("")
@@ -256,7 +256,7 @@ def _in_language(column: Column, own: str) -> list[dict[str, Any]]:
     )
 
 
-def _given_files(request: PrepareRequest) -> dict[str, str]:
+def _user_files(request: PrepareRequest) -> dict[str, str]:
     """Return option of a step -> the file that the user names."""
     files = given_files(request)
     if request.tokenizer is not None:
@@ -272,24 +272,24 @@ def _uses(names: set[str], option: str) -> bool:
     return any(option in STEPS[name].content for name in names)
 
 
-def _check_options(names: set[str], plan: Plan, given: dict[str, str], recorded: dict[str, str]) -> None:
+def _check_options(names: set[str], plan: Plan, user_files: dict[str, str], recorded: dict[str, str]) -> None:
     """Raise OptionError if a step lacks its file or size, or one is given without its step; set what is learned."""
     request = plan.request
     for option, file in STEP_FILES.items():
         flag, size = file.flag, LEARNED.get(option)
         size_flag, wanted = f"--{size}".replace("_", "-"), None if size is None else getattr(request, size)
         if not _uses(names, option):
-            if option in given or wanted is not None:
-                unused = flag if option in given else size_flag
+            if option in user_files or wanted is not None:
+                unused = flag if option in user_files else size_flag
                 raise OptionError(f"{unused}: the steps are {', '.join(sorted(names)) or 'none'}; leave it out")
             continue
         if request.dictionary is not None and wanted is not None:
             raise OptionError(f"{size_flag}: the dictionary has its subwords already; give {flag} instead")
-        if option in given and wanted is not None:
+        if option in user_files and wanted is not None:
             raise OptionError(f"{flag} and {size_flag}: give one of them")
         if wanted is not None:
             plan.learns = option
-        elif option not in given and option not in recorded:
+        elif option not in user_files and option not in recorded:
             learn = f", or {size_flag} N to learn it" if size else ""
             raise OptionError(f"--steps {request.steps}: needs the file of its subwords; give it by {flag}{learn}")
     if "known" in names and request.dictionary is None:

@@ -112,9 +112,9 @@ def _learn(plan: Plan, folder: Path, lines: dict[RawText, int], bars: Bars) -> d
     with workers(preparations, plan.request.jobs) as mapped:
         for raw_text in _texts(plan):
             with closing(bars(f"prepare {raw_text}", lines[raw_text], "line")) as bar:
-                found = _write(mapped(parts_of, raw_text.column, raw_text.lines()), _parts_file(folder, raw_text), bar)
+                tokens = _write(mapped(parts_of, raw_text.column, raw_text.lines()), _parts_file(folder, raw_text), bar)
             if raw_text.split == "train":
-                counts.update(found)
+                counts.update(tokens)
     with closing(bars("learn subwords", 1, "model")):
         if plan.learns == "codes":
             number = learn_codes(counts, size, folder / name)
@@ -150,10 +150,10 @@ def _write_texts(plan: Plan, folder: Path, lines: dict[RawText, int], bars: Bars
             parts = _parts_file(folder, raw_text)
             texts = _lines_of(parts) if plan.learns else raw_text.lines()
             with closing(bars(f"{'segment' if plan.learns else 'prepare'} {raw_text}", lines[raw_text], "line")) as bar:
-                found = _write(mapped(how, raw_text.column, texts), _text_file(folder, raw_text), bar)
+                tokens = _write(mapped(how, raw_text.column, texts), _text_file(folder, raw_text), bar)
             parts.unlink(missing_ok=True)
             if raw_text.split == "train":
-                counts[plan.columns[raw_text.column].shares].update(found)
+                counts[plan.columns[raw_text.column].shares].update(tokens)
     for raw_text in plan.raw_texts:
         if raw_text.is_label:
             labels = "".join(f"{class_of(label)}\n" for label in raw_text.lines())
@@ -174,10 +174,10 @@ def _binarise(
     request, data, made = plan.request, folder / "bin", {}
     for name, column in plan.columns.items():
         if column.shares not in made:
-            given = column.dictionary
+            dictionary_path = column.dictionary
             made[column.shares] = (
-                fairseq_data.load_dictionary(given)
-                if given is not None
+                fairseq_data.load_dictionary(dictionary_path)
+                if dictionary_path is not None
                 else fairseq_data.make_dictionary(counts[column.shares], request.min_count)
             )
         made[name] = made[column.shares]

@@ -103,10 +103,10 @@ def _split_of(text: str) -> tuple[str, Path]:
     check_is_file(path)
     if named:
         return named[1], path
-    found = {SPLITS[part] for part in re.split(r"[._-]", path.name.lower()) if part in SPLITS}
-    if len(found) != 1:
+    splits = {SPLITS[part] for part in re.split(r"[._-]", path.name.lower()) if part in SPLITS}
+    if len(splits) != 1:
         raise OptionError(f"{text}: its name must say which split it is; name it so: train={text}, valid=..., test=...")
-    return found.pop(), path
+    return splits.pop(), path
 
 
 def _of_lines(files: list[tuple[str, Path]], columns: Columns) -> list[RawText]:
@@ -117,21 +117,21 @@ def _of_lines(files: list[tuple[str, Path]], columns: Columns) -> list[RawText]:
     languages: dict[str, str] = {}  # in lower case -> as written: fr_XX of mBART, and DE next to de
     for name in (*filter(None, (columns.source_lang, columns.target_lang)), *(suffix_of(path) for _, path in files)):
         languages.setdefault(name.lower(), name)
-    found = list(dict.fromkeys(languages[suffix_of(path).lower()] for _, path in files))
-    if len(found) == 1 or {name.lower() for name in found} <= {*PLAIN}:
+    langs = list(dict.fromkeys(languages[suffix_of(path).lower()] for _, path in files))
+    if len(langs) == 1 or {name.lower() for name in langs} <= {*PLAIN}:
         return [RawText(path, split, "") for split, path in files]
-    source = columns.source_lang or next(name for name in found if name != columns.target_lang)
-    target = columns.target_lang or next(name for name in found if name != source)
-    if {source, target} != set(found) or {name.lower() for name in found} & set(PLAIN):
-        endings = ", ".join(f".{name}" for name in found)
+    source = columns.source_lang or next(name for name in langs if name != columns.target_lang)
+    target = columns.target_lang or next(name for name in langs if name != source)
+    if {source, target} != set(langs) or {name.lower() for name in langs} & set(PLAIN):
+        endings = ", ".join(f".{name}" for name in langs)
         raise OptionError(
             f"TEXT: the files end in {endings}; expected two languages, as train.de train.en, or the same ending "
             "(--source-lang and --target-lang name the two)"
         )
-    _check_languages(found)
+    _check_languages(langs)
     raw_texts = [RawText(path, split, languages[suffix_of(path).lower()]) for split, path in files]
     for split in dict.fromkeys(split for split, _ in files):
-        if missing := set(found) - {one.column for one in raw_texts if one.split == split}:
+        if missing := set(langs) - {one.column for one in raw_texts if one.split == split}:
             raise OptionError(f"TEXT: the split {split} has no file in {min(missing)}; give both languages")
     return sorted(raw_texts, key=lambda one: one.column != source)
 

@@ -136,8 +136,8 @@ def _opened(path: Path) -> Any:
 
 def _checked_first(path: Path, raw: bytes) -> bytes:
     """Return the first line without byte-order mark; DataError if it shows what the whole file is."""
-    for found, remedy in (said for magic, said in _OTHERS.items() if raw.startswith(magic)):
-        raise DataError(f"{path}: {found}, expected text; {remedy}")
+    for description, remedy in (said for magic, said in _OTHERS.items() if raw.startswith(magic)):
+        raise DataError(f"{path}: {description}, expected text; {remedy}")
     if 4 * raw.count(b"\0") > len(raw) > 3:  # UTF-16 of Latin letters without a mark is UTF-8, too
         raise DataError(f"{path}: {not_utf8(raw, 1)}")
     if b"\r" in raw and not raw.endswith(b"\n"):
@@ -260,8 +260,8 @@ def _text_of(where: str, field: str, value: Any, is_label: bool) -> str:
         return str(value)
     if not isinstance(value, str):
         expected = "text or a number" if is_label else "text"
-        found = json.dumps(value)[:60]
-        raise DataError(f"{where}: {field} must be {expected}, found {found}; write it as text, or remove the row")
+        shown = json.dumps(value)[:60]
+        raise DataError(f"{where}: {field} must be {expected}, found {shown}; write it as text, or remove the row")
     try:
         value.encode()
     except UnicodeEncodeError as error:

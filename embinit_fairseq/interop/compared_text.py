@@ -61,8 +61,8 @@ def user_text(request: ExportRequest, side: Side, forms: Sequence[str], segmente
         expected = " or ".join(FORMS[form] for form in forms)
         shows = GLUED.search if form == "raw" else lambda word: pieces_left([word])
         shown = (f" ({word[:60]!r} in line {n})" for n, line in numbered for word in line.split() if shows(word))
-        found = FORMS[form].partition(" (")[0] + next(shown, "")
-        raise DataError(f"{_TEXT} {path}: found {found}, expected {expected}: give {remedy} segmentation")
+        actual = FORMS[form].partition(" (")[0] + next(shown, "")
+        raise DataError(f"{_TEXT} {path}: found {actual}, expected {expected}: give {remedy} segmentation")
     return lines, form
 
 

@@ -66,8 +66,8 @@ def export(request: ExportRequest) -> dict[str, Any]:
         measured = verify(trained, folder, request.dtype, {name: one.lines for name, one in tokenizers.items()})
         ids, why = measured.pop("ids"), {}
         for name, tokenizer in tokenizers.items():
-            kept, why[name] = _keep_tokenizer(tokenizer, trained.path, folder / name, ids[name])
-            written += [str(PurePosixPath(name, file)) for file in kept]
+            file_names, why[name] = _keep_tokenizer(tokenizer, trained.path, folder / name, ids[name])
+            written += [str(PurePosixPath(name, file)) for file in file_names]
         record = _summary(request, trained) | {
             "parameters": parameters,
             "text_lines": len(tokenizers[""].lines),

@@ -168,8 +168,8 @@ def _chosen(request: ExportRequest, side: Side) -> Tokenizer:
         return _gpt2(request, side)
     files = request.bpe_codes, request.sentencepiece_model
     if request.preparation is None and side.recorded is not None:
-        given = {"--lowercase": request.lowercase, "--lang": request.lang}
-        options = [f"{flag} {value}" for flag, value in given.items() if value is not None]
+        values = {"--lowercase": request.lowercase, "--lang": request.lang}
+        options = [f"{flag} {value}" for flag, value in values.items() if value is not None]
         refuse_options(options, f"{FILE} of {side.path}", "--preparation")
     raw = (*files, request.preparation, request.lowercase, request.lang, side.recorded)
     has_steps = any(value is not None for value in raw) and (request.preparation, *files) != ("none", None, None)
@@ -262,20 +262,20 @@ def _prepared(request: ExportRequest, side: Side) -> Preparation:
         OptionError: nobody says it, or a library is missing.
         DataError: codes or a model are not those of the record.
     """
-    given = _given(request)
+    user_files = _user_files(request)
     lowercase = None if request.lowercase is None else request.lowercase == "yes"
     if request.preparation is not None:
-        steps = stated_steps(request.preparation, request.lang or side.language, lowercase, given)
-        return Preparation(steps, contents(given, side.symbols))
-    if side.recorded is None and given:
-        return Preparation(stated_steps("none", None, lowercase, given), contents(given, side.symbols))
+        steps = stated_steps(request.preparation, request.lang or side.language, lowercase, user_files)
+        return Preparation(steps, contents(user_files, side.symbols))
+    if side.recorded is None and user_files:
+        return Preparation(stated_steps("none", None, lowercase, user_files), contents(user_files, side.symbols))
     if side.recorded is None:
         what = f"--lang {request.lang}" if request.lowercase is None else f"--lowercase {request.lowercase}"
         raise unknown_preparation(what, "--preparation", side.symbols, side.language is not None)
-    return side.recorded.preparation(side.symbols, given)
+    return side.recorded.preparation(side.symbols, user_files)
 
 
-def _given(request: ExportRequest) -> dict[str, str]:
+def _user_files(request: ExportRequest) -> dict[str, str]:
     """Return option of a step -> the file that the user names for it."""
     files = given_files(request)
     if request.segments_by_tokenizer:
@@ -316,7 +316,7 @@ def _python(request: ExportRequest, side: Side) -> Tokenizer:
     made_up = made_up_lines(side.symbols, prepare.text) + made_up_lines(side.symbols, " ".join)
     recorded = None
     if side.recorded is not None:
-        recorded = _pipeline(side.recorded.preparation(side.symbols, _given(request)))
+        recorded = _pipeline(side.recorded.preparation(side.symbols, _user_files(request)))
     return Tokenizer(files, why, side, _pipeline(prepare), made_up, text, recorded)
 
 

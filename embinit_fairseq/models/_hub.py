@@ -109,16 +109,16 @@ def preparation_of(cfg: Any, task: Any, how: Mapping[str, Any], side: int = 0) -
     """
     dictionary = task.target_dictionary if side else task.source_dictionary
     lang = how.get("lang") or languages_of_task(task)[side]
-    given = given_files(cfg.bpe)
+    user_files = given_files(cfg.bpe)
     if how.get("preparation") is not None:
-        steps = stated_steps(how["preparation"], lang, how.get("lowercase"), given, "preparation")
+        steps = stated_steps(how["preparation"], lang, how.get("lowercase"), user_files, "preparation")
         refuse_options(_contradictions(how, steps), "preparation", "preparation")
-        return Preparation(steps, contents(given, dictionary.symbols))
+        return Preparation(steps, contents(user_files, dictionary.symbols))
     recorded = record_of_side(task, side)
     if recorded is not None:
         more = [f"{name}={how[name]!r}" for name in ("lowercase", "lang") if how.get(name) is not None]
         refuse_options([*more, *_contradictions(how, recorded.steps)], FILE, "preparation")
-        return recorded.preparation(dictionary.symbols, given)
+        return recorded.preparation(dictionary.symbols, user_files)
     bpe, tokenizer = (
         node if isinstance(node, str) else getattr(node, "_name", None) for node in (cfg.bpe, cfg.tokenizer)
     )
@@ -126,10 +126,10 @@ def preparation_of(cfg: Any, task: Any, how: Mapping[str, Any], side: int = 0) -
         return Preparation()
     is_translation = languages_of_task(task)[0] is not None
     if bpe in ("subword_nmt", "sentencepiece") and tokenizer is None:
-        steps = stated_steps("none", lang, how.get("lowercase"), given, "preparation")
+        steps = stated_steps("none", lang, how.get("lowercase"), user_files, "preparation")
         if (other := other_suggestion(steps, dictionary.symbols, is_translation)) is not None:
             logger.warning(other)
-        return Preparation(steps, contents(given, dictionary.symbols))
+        return Preparation(steps, contents(user_files, dictionary.symbols))
     if bpe is None and tokenizer is None:
         raise unknown_preparation("lowercase", "preparation", dictionary.symbols, is_translation)
     return _FairseqsSegmenter(cfg)
@@ -137,9 +137,9 @@ def preparation_of(cfg: Any, task: Any, how: Mapping[str, Any], side: int = 0) -
 
 def _contradictions(how: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return fairseq's options, as given, that name none of the steps."""
-    given = [(name, how[name]) for name in ("tokenizer", "bpe") if how.get(name) is not None]
+    named_options = [(name, how[name]) for name in ("tokenizer", "bpe") if how.get(name) is not None]
     names = {step["step"] for step in steps}
-    return [f"{name}={value!r}" for name, value in given if _FAIRSEQS.get(value) not in names]
+    return [f"{name}={value!r}" for name, value in named_options if _FAIRSEQS.get(value) not in names]
 
 
 def tokens_of_input(task: Any) -> tuple[list[int], list[int]]:

@@ -39,34 +39,34 @@ OTHER_SIDE = "other_side"
 PREPARATION_FILES = (FILE, f"input0/{FILE}", *SEGMENTATION_FILES, STEP_FILES["tokenizer"].name, f"{OTHER_SIDE}/*")
 
 
-def old_preparation(old_model: OldModel, stated: str | None, given: Mapping[str, str]) -> Recorded | None:
+def old_preparation(old_model: OldModel, stated: str | None, paths: Mapping[str, str]) -> Recorded | None:
     """Return how the text of the dictionary that changes was prepared; None if nobody says it.
 
     Args:
         old_model: its checkpoint, dictionary and tensors.
         stated: value of --preparation.
-        given: option of a step -> path that the user gives.
+        paths: option of a step -> path that the user gives.
     """
     if stated is None:
         return find_preparation(old_model.dictionary, old_model.state)
     languages = old_model.builder.languages or ()
     lang = next((lang for lang, side in zip(languages, ("encoder", "decoder")) if side in old_model.sides), None)
-    steps = stated_steps(stated, lang, None, given)
-    return tried(Path(old_model.dictionary), steps, given, ())
+    steps = stated_steps(stated, lang, None, paths)
+    return tried(Path(old_model.dictionary), steps, paths, ())
 
 
 def old_segmentation(
-    old_model: OldModel, recorded: Recorded | None, stated: str | None, given: Mapping[str, str]
+    old_model: OldModel, recorded: Recorded | None, stated: str | None, paths: Mapping[str, str]
 ) -> Segmentation | None:
     """Return the segmentation of the dictionary that changes: of the files that the user gives, else of the record.
 
     Args:
         old_model: its checkpoint, dictionary and tensors.
         recorded: of `old_preparation`.
-        stated, given: as there.
+        stated, paths: as there.
     """
-    named = {} if recorded is None else {n: recorded.path_of(n, given.get(n)) for n in recorded.files if n in ARGUMENTS}
-    files = given or named
+    named = {} if recorded is None else {n: recorded.path_of(n, paths.get(n)) for n in recorded.files if n in ARGUMENTS}
+    files = paths or named
     segmentation = read_segmentation(files.get("codes"), files.get("model"), symbols=set(old_model.symbols))
     # path_of has compared these files with the hashes of the record
     is_recorded = stated is None and bool(named) and files.keys() <= named.keys()
@@ -162,8 +162,8 @@ def _brought(other: Recorded, old: Segmentation | None, folder: Path) -> Recorde
     files = {}
     for name, file in other.files.items():
         place = folder / OTHER_SIDE
-        given = old.path if old is not None and old.option == name else None
-        for path in (None, given):
+        old_path = old.path if old is not None and old.option == name else None
+        for path in (None, old_path):
             with contextlib.suppress(DataError):
                 _copy(name, other.path_of(name, path), place)
                 break

@@ -174,9 +174,9 @@ def _without_best(extra_state: Mapping[str, Any]) -> dict[str, Any]:
 
     Losses of another dictionary or text may all be worse, so that no checkpoint_best.pt would be written.
     """
-    kept = {key: value for key, value in extra_state.items() if key != "best"}
-    paused = {key: value for key, value in kept.items() if isinstance(value, dict) and "patience" in value}
-    return {**kept, **{key: {**value, "patience": {}} for key, value in paused.items()}}
+    state = {key: value for key, value in extra_state.items() if key != "best"}
+    paused = {key: value for key, value in state.items() if isinstance(value, dict) and "patience" in value}
+    return {**state, **{key: {**value, "patience": {}} for key, value in paused.items()}}
 
 
 def resize_tables(

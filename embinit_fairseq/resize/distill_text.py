@@ -117,8 +117,8 @@ def read_sentences(
         DataError: a new word is in no sentence.
     """
     joiner = Joiner(subwords, symbols)
-    sentences, found = choose((joiner.sentence(row, names) for row in inputs), most)
-    missing = [symbols[row] for row in subwords if not found[row]]
+    sentences, counts = choose((joiner.sentence(row, names) for row in inputs), most)
+    missing = [symbols[row] for row in subwords if not counts[row]]
     if missing:
         raise DataError(
             f"{FLAG} {' '.join(texts)}: it lacks {len(missing):,} of {counted(len(subwords), 'new word')} "

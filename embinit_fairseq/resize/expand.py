@@ -68,8 +68,8 @@ class ExpandRequest(MethodRequest):
     @property
     def distillation(self) -> dict[str, Any]:
         """Return the options --distill-<name> that are given, by name."""
-        given = {name: getattr(self, f"distill_{name}") for name in ("text", *DISTILL)}
-        return {name: value for name, value in given.items() if value not in (None, ())}
+        options = {name: getattr(self, f"distill_{name}") for name in ("text", *DISTILL)}
+        return {name: value for name, value in options.items() if value not in (None, ())}
 
 
 @dataclass(frozen=True)

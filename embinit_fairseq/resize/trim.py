@@ -78,8 +78,8 @@ def trimming(request: TrimRequest) -> Iterator[tuple[OldModel, Change, Path, dic
         made = None
         if segmentation is not None:
             symbols = {*old_model.vocabulary.symbols[len(SPECIAL_SYMBOLS) :]}  # `<mask>` may be a piece
-            kept = symbols.intersection(change.symbols)
-            made = write_restricted(segmentation, symbols, kept, request.keep_text, folder, request.output)
+            kept_symbols = symbols.intersection(change.symbols)
+            made = write_restricted(segmentation, symbols, kept_symbols, request.keep_text, folder, request.output)
             made["kept_to_spell"] = spelling
         return carry_preparation(old_model, recorded, segmentation, folder, "embinit trim-vocab", made)
 
@@ -121,8 +121,8 @@ def kept_rows(
     """
     words, shares = _wanted_words(vocabulary, request)
     symbols = text_symbols(vocabulary)
-    kept = words.intersection(symbols)
-    if not kept:
+    kept_symbols = words.intersection(symbols)
+    if not kept_symbols:
         if request.min_count is not None:
             raise OptionError(
                 f"--min-count {request.min_count}: no word of the dictionary is left; give a smaller number"
@@ -131,9 +131,9 @@ def kept_rows(
         raise DataError(
             f"{flag} {' '.join(paths)}: only special symbols, which stay anyway; name words of the dictionary"
         )
-    spelling = [] if segmentation is None else symbols_that_spell(segmentation, kept, symbols, words)
-    kept |= {*spelling}
-    stays = vocabulary.special | np.array([symbol in kept for symbol in vocabulary.symbols])
+    spelling = [] if segmentation is None else symbols_that_spell(segmentation, kept_symbols, symbols, words)
+    kept_symbols |= {*spelling}
+    stays = vocabulary.special | np.array([symbol in kept_symbols for symbol in vocabulary.symbols])
     if stays.all():
         raise OptionError("every word of the dictionary stays: there is nothing to remove; keep fewer")
     return np.concatenate([np.flatnonzero(stays), np.arange(len(vocabulary), size)]), shares, spelling

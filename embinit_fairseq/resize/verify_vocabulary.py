@@ -151,12 +151,12 @@ def _measure(
                 for name, value in stored[method].items():
                     values[name][rows] = value.to(values[name].dtype)
                 new = logits(model, moved)
-                kept = new[:, new_rows_of_old]
-                changed_by = max(changed_by, float((kept - old).abs().max()))
-                measured[method].append(divergence(kept, new[:, rows]).numpy())
+                kept_logits = new[:, new_rows_of_old]
+                changed_by = max(changed_by, float((kept_logits - old).abs().max()))
+                measured[method].append(divergence(kept_logits, new[:, rows]).numpy())
                 if method in combined:
                     z = torch.zeros(len(stays), len(old))
-                    z[stays] = kept.T
+                    z[stays] = kept_logits.T
                     (expected,) = new_rows(combined[method], {"logits": [z]})["logits"]
                     error = new[:, rows].T.double().numpy() - expected
                     rounding[method] = np.array(

@@ -184,7 +184,7 @@ def seed_differences(table: Table, base: Row | None) -> tuple[list[dict[str, Any
         if row is base or len(seeds) < 2:
             continue
         pairs = [[{**run.record, "best": run.best(table.metric)} for run in (first[s], second[s])] for s in seeds]
-        found = {}
+        intervals = {}
         for column in columns:
             values = [(column.value(one), column.value(other)) for one, other in pairs]
             differences = [other - one for one, other in values if one is not None and other is not None]
@@ -193,9 +193,9 @@ def seed_differences(table: Table, base: Row | None) -> tuple[list[dict[str, Any
             except ModuleNotFoundError:
                 return [], ["no differences over seeds with intervals: SciPy is not installed (pip install scipy)"]
             if interval is not None:
-                found[column.title] = interval
-        if found:
-            rows.append({"row": row.name, "columns": found})
+                intervals[column.title] = interval
+        if intervals:
+            rows.append({"row": row.name, "columns": intervals})
     return rows, []
 
 
@@ -315,9 +315,9 @@ def _differences(record: Mapping[str, Any]) -> list[str]:
         return []
     lines = header([f"difference to {record['baseline']} (95 % interval)", "seeds", *titles])
     for row in rows:
-        found = row["columns"]
-        seeds = max(interval["seeds"] for interval in found.values())
-        cells = [_interval(found.get(title), seeds) for title in titles]
+        intervals = row["columns"]
+        seeds = max(interval["seeds"] for interval in intervals.values())
+        cells = [_interval(intervals.get(title), seeds) for title in titles]
         lines.append(f"| {in_cell(row['row'])} | {seeds} | {' | '.join(cells)} |")
     return [*lines, ""]
 

@@ -77,13 +77,13 @@ def _step(text: str, lang: str | None) -> Step:
             raise OptionError("--detokenize huggingface: give the tokenizer's folder: --detokenize huggingface=DIR")
         decode = Tokenizer(file).decode
         return lambda line: decode(line.split())
-    entry, given = STEPS[name], {}
+    entry, arguments = STEPS[name], {}
     if "lang" in entry.options:
-        given["lang"] = _language(f"--detokenize {name}", lang)
+        arguments["lang"] = _language(f"--detokenize {name}", lang)
     if file:
-        given["model"] = contents({"model": file}, ())["model"]
+        arguments["model"] = contents({"model": file}, ())["model"]
     with libraries():
-        undo: Any = entry.undo(**{**entry.options, **given})  # type: ignore[misc]  # the steps of NAMES have one
+        undo: Any = entry.undo(**{**entry.options, **arguments})  # type: ignore[misc]  # the steps of NAMES have one
     return (lambda line: undo(line.split())) if entry.subwords else undo
 
 

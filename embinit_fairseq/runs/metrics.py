@@ -141,8 +141,8 @@ def known_direction(metric: str) -> bool | None:
 
 def higher_is_better(metric: str) -> bool:
     """Return the direction of a logged value; if its name does not say, True unless it has a loss in it."""
-    known = known_direction(metric)
-    return known if known is not None else not any(word in metric for word in ("loss", "ppl", "perplexity"))
+    direction = known_direction(metric)
+    return direction if direction is not None else not any(word in metric for word in ("loss", "ppl", "perplexity"))
 
 
 def wrong_direction(metric: str, higher: bool) -> str | None:

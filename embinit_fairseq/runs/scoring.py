@@ -279,8 +279,8 @@ def _reference_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
     advice = {"--detokenize for tokens": request.detokenize, "--lowercase for lower-cased text": request.lowercase}
     added = ", ".join(option for option, is_given in advice.items() if not is_given)
     join: Step = str if texts.translated.is_joined else texts.decode  # as the translations are joined
-    known = [at for at in targets if at not in shared or not _PRINTED_UNKNOWN.search(targets[at])]
-    own, expected = [join(targets[at]) for at in known], [reference[at] for at in known]
+    complete_lines = [at for at in targets if at not in shared or not _PRINTED_UNKNOWN.search(targets[at])]
+    own, expected = [join(targets[at]) for at in complete_lines], [reference[at] for at in complete_lines]
     metric = SCORES["bleu"].metric(request.lowercase, texts.lang, request.tokenize)
     bleu = metric.corpus_score(own, [expected]).score if own else 100.0
     words, expected_words = (sum(len(line.split()) for line in lines) for lines in (own, expected))

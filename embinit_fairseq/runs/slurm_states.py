@@ -45,8 +45,8 @@ def continue_later() -> None:
         SystemExit: Slurm preempts, requeues or cancels the job; a preempted one is requeued.
     """
     job = JobEnvironment().job_id  # ARRAY_TASK: SLURM_JOB_ID of one task of an array is that of the array
-    told = subprocess.run(["scontrol", "--oneliner", "show", "job", job], capture_output=True, text=True).stdout
-    state = dict(word.split("=", 1) for word in told.split() if "=" in word)
+    output = subprocess.run(["scontrol", "--oneliner", "show", "job", job], capture_output=True, text=True).stdout
+    state = dict(word.split("=", 1) for word in output.split() if "=" in word)
     is_running, is_preempted = state.get("JobState") == "RUNNING", state.get("PreemptTime", "None") != "None"
     if is_running and is_preempted:  # within its time of grace; later Slurm requeues it
         subprocess.run(["scontrol", "requeue", job], check=True)

@@ -135,12 +135,12 @@ def _check_output(path: Path, lines: Sequence[str]) -> None:
 
 def _check_control(where: str, line: str) -> None:
     """Raise DataError if a line has a code that moves or erases on a terminal, or another control character."""
-    if (found := _CONTROL.search(line)) is None:
+    if (match := _CONTROL.search(line)) is None:
         return
     again = "write the file again without a terminal, colours and progress bars (--no-progress-bar > FILE 2>&1)"
-    if found[0][0] not in "\b\x1b":
-        again = f"replace it by a space: tr '\\{ord(found[0]):03o}' ' ' < FILE > NEW"
-    raise DataError(f"{where}: found the control character {found[0]!r}, expected text alone; {again}")
+    if match[0][0] not in "\b\x1b":
+        again = f"replace it by a space: tr '\\{ord(match[0]):03o}' ' ' < FILE > NEW"
+    raise DataError(f"{where}: found the control character {match[0]!r}, expected text alone; {again}")
 
 
 def check_not_overwritten(path: Path, lines: Sequence[str]) -> None:

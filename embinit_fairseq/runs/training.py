@@ -173,10 +173,10 @@ def continued_record(
     """
     # a record of an earlier version counts as one session of unknown length
     unknown = {"command": before["command"], "wall_s": None, "cpu_s": None}
-    kept = ("times", "wandb_run_id", *(() if chooses else ("metric", "higher_is_better")))
+    kept_keys = ("times", "wandb_run_id", *(() if chooses else ("metric", "higher_is_better")))
     return {
         **record,
-        **{key: before[key] for key in kept if key in before},
+        **{key: before[key] for key in kept_keys if key in before},
         "labels": {**record["labels"], **before["labels"], **labels},
         "vector_files": {**(before.get("vector_files") or {}), **record["vector_files"]},  # some may be gone
         "sessions": before.get("sessions") or [unknown],

@@ -133,11 +133,11 @@ def translations_in(run: Path, subset: str) -> list[Path]:
         DataError: there is none, with the command that makes it; or there are two.
     """
     names = [name.format(subset=subset) for name in _LOGS]
-    found = [run / name for name in names if (run / name).is_file()]
-    if len(found) > 1:
-        raise DataError(f"{found[0]} and {found[1].name}: two outputs of fairseq-generate; remove the older one")
-    if found:
-        return found
+    logs = [run / name for name in names if (run / name).is_file()]
+    if len(logs) > 1:
+        raise DataError(f"{logs[0]} and {logs[1].name}: two outputs of fairseq-generate; remove the older one")
+    if logs:
+        return logs
     if shards := sorted([*run.glob(f"{subset}.generate.*.log"), *run.glob(f"generate-{subset}.shard*.txt")]):
         return shards
     raise DataError(

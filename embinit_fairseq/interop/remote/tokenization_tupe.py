@@ -54,8 +54,8 @@ class TupeTokenizer(PreTrainedTokenizer):
         only_known: bool = False,
         **kwargs: Any,
     ) -> None:
-        given = (vocab_file, codes_file, glossary_file, model_file, subwords_file)
-        paths = zip(self.vocab_files_names.values(), given)
+        file_paths = (vocab_file, codes_file, glossary_file, model_file, subwords_file)
+        paths = zip(self.vocab_files_names.values(), file_paths)
         self.files = {name: Path(path) for name, path in paths if path is not None}
         self.symbols = self._text("vocab.txt").removesuffix("\n").split("\n")
         self.row_of = {symbol: row for row, symbol in enumerate(self.symbols)}
@@ -101,14 +101,14 @@ class TupeTokenizer(PreTrainedTokenizer):
                 "return_offsets_mapping: text is changed before it is segmented, so no symbol has offsets; leave it out"
             )
         with_special = not (self.split_special_tokens if split_special_tokens is None else split_special_tokens)
-        found: list[str] = []
+        masked: list[str] = []
 
         def mask(match: re.Match[str]) -> str:
-            found.append(match.group())
+            masked.append(match.group())
             return f" {MASK} "
 
         text = self._added_pattern(with_special).sub(mask, text)
-        tokens = iter(found)  # no step changes or moves a `<mask>`: each one of the result is the next of the text
+        tokens = iter(masked)  # no step changes or moves a `<mask>`: each one of the result is the next of the text
         symbols = ((next(tokens) if symbol == MASK else symbol) for symbol in self.prepare(text, mask=True))
         return [MASK if symbol.lower() == MASK else symbol for symbol in symbols]
 
