@@ -24,14 +24,14 @@ def find_records(args) -> tuple[dict, dict]:
     It has the entries of the dictionaries that the user gives, with their files' paths as they are from that folder.
     Of its own record the entries of other dictionaries stay.
     """
-    given = {"source": args.srcdict, "target": args.tgtdict}
+    dict_paths = {"source": args.srcdict, "target": args.tgtdict}
     if args.joined_dictionary:
-        given = dict.fromkeys(given, args.srcdict or args.tgtdict)
-    is_one = given["source"] == given["target"]
+        dict_paths = dict.fromkeys(dict_paths, args.srcdict or args.tgtdict)
+    is_one = dict_paths["source"] == dict_paths["target"]
     if args.only_source:
-        del given["target"]
+        del dict_paths["target"]
     head, entries = read_record(args.destdir, args.destdir)
-    for side, path in given.items():
+    for side, path in dict_paths.items():
         lang = getattr(args, f"{side}_lang")
         record, entry = entry_of(path, lang, is_one, args.destdir)
         name = f"dict.{lang}.txt" if lang else "dict.txt"

@@ -75,8 +75,8 @@ def uneven(error: Exception, task, split: str, *_args, **_options) -> str | None
             counts[path] = len(data_utils.load_indexed_dataset(path))
     if len(set(counts.values())) < 2:
         return None
-    found = ", ".join(f"{path} has {count:,} lines" for path, count in counts.items())
-    return f"{found}; expected as many in each, line by line: correct the text and binarise it again"
+    line_counts = ", ".join(f"{path} has {count:,} lines" for path, count in counts.items())
+    return f"{line_counts}; expected as many in each, line by line: correct the text and binarise it again"
 
 
 def unlabelled(error: Exception, criterion, _model, sample, *_args, **_options) -> str | None:

@@ -81,8 +81,8 @@ def patch(module):
         def parse_known_args(parse, args=None, namespace=None):
             namespace, others = parse(args, namespace)
             command = "interactive" if hasattr(namespace, "buffer_size") else COMMANDS.get(desc, "")
-            given = options_in(parser, sys.argv[1:] if args is None else args)
-            for line in dead_options(command, given, getattr(namespace, "criterion", None)):
+            user_options = options_in(parser, sys.argv[1:] if args is None else args)
+            for line in dead_options(command, user_options, getattr(namespace, "criterion", None)):
                 if line not in printed:
                     printed.add(line)
                     print(f"warning: {line}", file=sys.stderr)

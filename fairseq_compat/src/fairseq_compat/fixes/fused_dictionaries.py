@@ -27,8 +27,8 @@ def check_same(name: str, words: list[str], expected: list[str], other: str) -> 
     """Raise ValueError for the first word that two dictionaries have in different places."""
     if words != expected:
         pairs = enumerate(zip([*words, "nothing"], [*expected, "nothing"]), start=1)
-        at, (found, wanted) = next((at, pair) for at, pair in pairs if len(set(pair)) > 1)
-        raise ValueError(f"--lm-path: symbol {at} of {name} is {found!r}, and {wanted!r} in {other}; {REMEDY}")
+        at, (symbol, other_symbol) = next((at, pair) for at, pair in pairs if len(set(pair)) > 1)
+        raise ValueError(f"--lm-path: symbol {at} of {name} is {symbol!r}, and {other_symbol!r} in {other}; {REMEDY}")
 
 
 def words_in(file: str) -> list[str]:

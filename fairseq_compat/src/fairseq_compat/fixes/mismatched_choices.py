@@ -112,16 +112,16 @@ def wrong_command(command: str, task: str, path: str) -> str | None:
     with contextlib.suppress(Exception):  # whose cause is the command's error
         arch = checkpoint_utils.load_checkpoint_to_cpu(path)["cfg"]["model"]._name
         kind = kind_of(models.ARCH_MODEL_REGISTRY[arch])
-    found = f"{path} is {kind} (--arch {arch})"
+    description = f"{path} is {kind} (--arch {arch})"
     if command == "eval_lm" and kind not in (None, LM):
-        return f"fairseq-eval-lm is for language models, and {found}: fairseq-validate prints its perplexity"
+        return f"fairseq-eval-lm is for language models, and {description}: fairseq-validate prints its perplexity"
     if command != "eval_lm" and kind == ENCODER:
         return (
-            f"fairseq-{command} is for models with a decoder, and {found}: fairseq-validate evaluates it; its "
+            f"fairseq-{command} is for models with a decoder, and {description}: fairseq-validate evaluates it; its "
             "from_pretrained in Python classifies and fills masks"
         )
     if command != "eval_lm" and kind == LM and task != TASKS_OF[LM]:
-        return f"{found}: give --task {TASKS_OF[LM]}"
+        return f"{description}: give --task {TASKS_OF[LM]}"
     return None
 
 

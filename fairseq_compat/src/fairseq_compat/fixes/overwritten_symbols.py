@@ -15,9 +15,9 @@ from fairseq_compat.patches import wrap
 BROKEN = r'print\("\{\} \{\}"\.format\(k, v\), file=f\)'
 
 
-def marked(rows, known):
-    """Yield symbol and count of each row, the count with the mark if the symbol is one of `known` or comes again."""
-    symbols = set(known)
+def marked(rows, earlier_symbols):
+    """Yield symbol and count of each row; the count of a repeated symbol, or of `earlier_symbols`, has the mark."""
+    symbols = set(earlier_symbols)
     for symbol, count in rows:
         yield symbol, f"{count} #fairseq:overwrite" if symbol in symbols else count
         symbols.add(symbol)

@@ -45,15 +45,15 @@ def machines(training) -> int:
 def patch(module):
     @wrap(module)
     def _infer_slurm_init(original, cfg, *args):
-        given, devices, count = cfg.distributed_world_size, module.torch.cuda.device_count(), machines(cfg)
+        size, devices, count = cfg.distributed_world_size, module.torch.cuda.device_count(), machines(cfg)
         if count == 1:
-            cfg.distributed_world_size = int(os.environ.get("SLURM_NTASKS", given))
+            cfg.distributed_world_size = int(os.environ.get("SLURM_NTASKS", size))
         original(cfg, *args)
         world = cfg.distributed_world_size
-        if count > 1 and world != given and given != devices:  # the default: the devices of one machine
+        if count > 1 and world != size and size != devices:  # the default: the devices of one machine
             raise ValueError(
                 f"srun started one task on each of {count} machines, which train on {world} devices together, not on "
-                f"--distributed-world-size {given}: give {world or count}, or let srun start a task for each device"
+                f"--distributed-world-size {size}: give {world or count}, or let srun start a task for each device"
             )
 
     @wrap(module)
