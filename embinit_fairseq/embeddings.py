@@ -162,7 +162,7 @@ def embedding_matrix(
         std: `--embed-init-std`.
         match: `--embed-init-match`.
         slot: name of the embedding matrix in a model.
-        format: of the vectors; None to recognise it.
+        format: format of the vectors; None to recognise it.
 
     Returns:
         The matrix, and a report; its `missing` are the symbols without a vector.
@@ -201,7 +201,7 @@ def init_embedding_(module: Any, symbols: Any, source: Any = None, strategy: str
 
     Args:
         module: the embedding, which has dim and the row of the padding.
-        symbols: of the rows, in their order; see `embedding_matrix`.
+        symbols: symbols of the rows, in their order; see `embedding_matrix`.
         source: vectors; None for strategies that draw everything.
         strategy: one of `init.strategies.STRATEGIES`.
         **options: further arguments of `embedding_matrix`.

@@ -63,9 +63,9 @@ def expand(
     Args:
         matrices: an array or tensor (N, D), a bias (N,), an `nn.Embedding`, an `nn.Linear`, or a mapping of names to
             them. All have the same symbols.
-        symbols: of the N rows, as for `embedding_matrix`.
+        symbols: symbols of the N rows, as for `embedding_matrix`.
         words: the new ones.
-        method: of `init.methods.EXPANSION`, without `distill`.
+        method: a name in `init.methods.EXPANSION`, except `distill`.
         subwords: for `subword`: word -> old subwords, or word -> {old symbol: weight}, whose weights sum to 1.
         average_over: `all` old rows, or `words` (no special ones); fillers (`madeupword0000`) are never averaged.
         counts: symbol -> its occurrences in a text, for `tokens` of the report.
@@ -115,7 +115,7 @@ def transfer(
         old: symbols of the rows.
         new: the other symbols; lists, mappings, paths of a dict.txt, Dictionaries or tokenizers, as for
             `embedding_matrix`.
-        method: of `init.methods.TRANSFER`.
+        method: a name in `init.methods.TRANSFER`.
         subwords: for `subword`: new symbol -> old subwords; by default the longest from the left.
         counts: symbol -> its occurrences in a text; by default the counts in the dict.txt or Dictionary.
         **options: `vectors`, `format`, `noise_scale`, `sparsity`, `seed` (`init.requirements.MethodOptions`).

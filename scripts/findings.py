@@ -374,7 +374,7 @@ def draw_by_epoch(
     """Draw a line per run: solid for seed 1, dashed for seed 2, dotted for seed 3.
 
     Args:
-        axes: of the figure.
+        axes: the figure's axes.
         runs: (model, seed) -> run.
         models: model -> what it is, for the legend, and its colour.
         x, y: columns of the record.

@@ -107,7 +107,7 @@ def mean_terms(
     """Average the terms over sentences, at (i, j) over the sentences that have both positions.
 
     Args:
-        layer: of the model.
+        layer: the model's first layer.
         sentences: token ids.
         head: 0-based; None: the mean over the heads.
 
@@ -158,7 +158,7 @@ def draw_correlations(
     """Draw the first four terms as two rows of panels.
 
     Args:
-        model: for the title.
+        model: name of the model, for the title.
         terms: (5, T, T).
         sentences: the symbols of each sentence; the words of a single short one label the axes.
         path: the PNG.

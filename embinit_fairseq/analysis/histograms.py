@@ -55,7 +55,7 @@ def embedding_matrices(state: Mapping[str, Any], path: str, slots: Sequence[str]
 
     Args:
         state: name -> parameter.
-        path: of the checkpoint, for messages.
+        path: the checkpoint's path, for messages.
         slots: the slots to return; none: all.
 
     Raises:

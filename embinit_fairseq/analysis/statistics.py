@@ -89,8 +89,8 @@ def dictionary_statistics(
     Args:
         reading: the vectors, as they were read for the dictionary.
         vocabulary: the dictionary.
-        formula, length: of the position encoding.
-        missing: list so many words without a vector.
+        formula, length: how position embeddings are computed, and how many there are.
+        missing: how many words without a vector are listed.
     """
     rows, dim, values = len(vocabulary), reading.source.vectors.shape[1], reading.source.matched_values
     record = {**_sources(reading), "rows": rows, **reading.coverage, "rows_by_rule": reading.rows_by_rule()}

@@ -67,7 +67,7 @@ class Surroundings:
         xavier_rows: the N of sigma_x; None: the number of vectors.
         positions: a key of FORMULAS.
         position_rows: L.
-        seed: of the draw that chooses a position for each vector.
+        seed: seed of the draw that chooses a position for each vector.
     """
 
     xavier_rows: int | None = None

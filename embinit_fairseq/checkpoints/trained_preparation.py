@@ -174,11 +174,11 @@ def stated_steps(
 
 
 def other_suggestion(steps: Sequence[dict[str, Any]], symbols: Collection[str], is_translation: bool) -> str | None:
-    """Return a sentence if a dictionary suggests more steps than a file of subwords alone; else None.
+    """Return a sentence if a dictionary suggests more steps than its subwords alone; else None.
 
     Args:
-        steps: of codes or a model that the user gives without a record and without more steps.
-        symbols: of the dictionary.
+        steps: the steps of the codes or the model that the user gives without a record.
+        symbols: the dictionary's symbols.
         is_translation: True if the model translates.
     """
     suggestion = suggested(symbols, is_translation)
@@ -191,12 +191,12 @@ def other_suggestion(steps: Sequence[dict[str, Any]], symbols: Collection[str], 
 
 
 def unknown_preparation(what: str, flag: str, symbols: Collection[str], is_translation: bool) -> OptionError:
-    """Return the error for text that must be prepared although nobody has said how.
+    """Return the error for text that must be prepared although nothing says how.
 
     Args:
         what: file or option that needs it.
         flag: option that says it.
-        symbols: of the dictionary, for a proposal.
+        symbols: the dictionary's symbols, for a suggestion.
         is_translation: True if the model translates.
     """
     return OptionError(

@@ -44,8 +44,8 @@ def add_method_options(parser: argparse.ArgumentParser, names: Sequence[str], de
     """Add --method and the options of the methods that a command takes, as `init.methods` describes them.
 
     Args:
-        parser: the sub-command's.
-        names: of the methods.
+        parser: the sub-command's parser.
+        names: names of the methods.
         default: the method without --method; None: it must be given.
     """
     add, methods = parser.add_argument, {name: METHODS[name] for name in names}

@@ -17,9 +17,9 @@ class _Form(NamedTuple):
     """A form that a file may have.
 
     Args:
-        name: of the form, for messages.
+        name: name of the form, for messages.
         pattern: the beginning of its lines.
-        share: of its first lines that fit the pattern at least.
+        share: smallest share of the first lines that fit the pattern.
         remedy: the command that makes a text or a table of FILE.
     """
 
@@ -110,7 +110,7 @@ _FORMS = (
 def other_form(lines: Sequence[str]) -> tuple[str, str] | None:
     """Return (name of the form, remedy) if the first lines of a file are not a text per line, else None.
 
-    lines: with words, at most FIRST.
+    lines: lines with words, at most FIRST.
     """
     for form in _FORMS:
         fitting = sum(map(bool, map(re.compile(form.pattern).match, lines)))

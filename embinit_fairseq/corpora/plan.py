@@ -56,12 +56,12 @@ class Column:
     """How one column of text is prepared.
 
     Args:
-        name: of the column.
+        name: name of the column.
         lang: language of its text.
         shares: name of the column whose dictionary it has.
         dictionary: path of the dictionary that the user gives, or of its copy that has this language's record.
         has_other_record: the dictionary is of both languages, and its record is of the other one.
-        steps, files, preparation: see `Recorded`.
+        steps, files, preparation: as in `Recorded`.
     """
 
     name: str
@@ -79,9 +79,9 @@ class Plan:
     """Hold the work of one call: texts, steps, dictionaries, names of files.
 
     Args:
-        request, raw_texts, columns: see there.
+        request, raw_texts, columns: the options, files and columns of the call.
         learns: the option of a step whose file is learned (`codes`, `model`), else ``.
-        label_dictionary: of the trained classifier for which the texts are prepared.
+        label_dictionary: path of the classes of the trained classifier for which the texts are prepared.
     """
 
     request: PrepareRequest

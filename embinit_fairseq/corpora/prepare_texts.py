@@ -55,8 +55,8 @@ def prepare(plan: Plan, checked: Sequence[Checked], classes: Sequence[str], bars
     """Prepare and binarise all texts; return a record for people.
 
     Args:
-        plan: what to do.
-        checked, classes: of `check_texts`.
+        plan: the steps and dictionaries of each text.
+        checked, classes: results of `check_texts`.
         bars: shows progress.
     """
     request = plan.request

@@ -60,7 +60,7 @@ class RawText:
 
 @dataclass(frozen=True)
 class Columns:
-    """What the user says of the columns; see `embinit prepare --help`."""
+    """Hold the user's options for columns; see `embinit prepare --help`."""
 
     source_lang: str | None = None
     target_lang: str | None = None
@@ -73,10 +73,10 @@ def find_raw_texts(texts: Sequence[str], columns: Columns) -> list[RawText]:
 
     Args:
         texts: files, each as FILE or SPLIT=FILE.
-        columns: of tables, and languages.
+        columns: the columns of tables, and languages.
 
     Raises:
-        OptionError, DataError: a split or a column is not known, is missing or there twice.
+        OptionError, DataError: a split or a column is unknown, is missing or occurs twice.
     """
     files = [_split_of(text) for text in texts]
     tables = [path for _, path in files if is_table(path)]

@@ -106,9 +106,9 @@ def _lines_not_utf8(path: Path, wrong: str, number: int, rest: Iterable[bytes], 
     """Return the error about lines that are not UTF-8, with the numbers of all of them.
 
     Args:
-        path: of the text.
-        wrong: what the first of them is, and the remedy.
-        number: of the first of them.
+        path: path of the text.
+        wrong: description of the first such line, and the remedy.
+        number: number of the first such line.
         rest: the lines after it.
         has_utf8: a line before it is UTF-8 and not ASCII.
     """

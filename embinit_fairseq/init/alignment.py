@@ -59,7 +59,7 @@ class Matching:
     """How vectors are matched with a dictionary.
 
     Args:
-        rules: of `vocab.matching.RULES`: how a word of the dictionary and a word of the vectors may differ.
+        rules: names from `vocab.matching.RULES`: how a dictionary's word and a vector's word may differ.
         markers: subword style of the dictionary, "auto" to recognise it.
         oov: how rows without a vector are filled, one of `strategies.OOV_CHOICES`.
         strict: refuse files with broken lines.

@@ -20,7 +20,7 @@ def rows_to_average(vocabulary: Vocabulary, over: str, rows: np.ndarray) -> np.n
     """Return the old rows that are averaged.
 
     Args:
-        vocabulary: of the first old rows, without symbols that a task appends.
+        vocabulary: the first old rows, without symbols that a task appends.
         over: "all": all of `rows`; "words": the rows of words among them.
         rows: the old rows that were trained: without fillers, with appended symbols.
     """

@@ -99,12 +99,12 @@ class Recipe:
     """How the new rows are made.
 
     Args:
-        method: of METHODS.
-        weights: W; of a trained method, that of the matrices that are not read.
+        method: a name in METHODS.
+        weights: W; of a trained method, W of the matrices that are not read.
         start: W of the matrices that are read, before a training; without a training W.
         c: scale of the noise; 0 without noise.
-        seed: of the draws.
-        shifts: matrix that is read -> (k, D), what the training adds.
+        seed: seed of the draws.
+        shifts: matrix that is read -> (k, D), numbers that the training adds.
     """
 
     method: str
@@ -128,10 +128,10 @@ def recipe_of(method: str, inputs: MethodInputs, scale: float | None = None, see
     """Return how a method makes the new rows.
 
     Args:
-        method: of METHODS.
+        method: a name in METHODS.
         inputs: rows, words and vectors to start from, as `Method.needs_...` says.
         scale: c; None: the method's own.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Raises:
         DataError: the vectors do not suffice.

@@ -40,7 +40,7 @@ class Architecture:
     Args:
         archs: its values of `--arch`, for messages.
         hf_name: the model in transformers, for messages.
-        tags, note: for the card.
+        tags, note: text for the model card.
         models: the names under which fairseq registers the models.
         describe: returns the kind of a trained model in a few words.
         config: returns the content of config.json that only this family has.

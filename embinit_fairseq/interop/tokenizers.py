@@ -103,7 +103,7 @@ class Tokenizer:
         """Return why the tokenizer cannot stay; None if the ids of all lines are fairseq's.
 
         Args:
-            path: of the checkpoint, for the message.
+            path: the checkpoint's path, for the message.
             exported_ids: ids that the exported tokenizer gave each line.
 
         Raises:
@@ -203,7 +203,7 @@ def _fast_files(side: Side, model: Any, split: Any, decoder: Any = None, mask_ta
 
     Args:
         side: its special symbols are found before a text is segmented.
-        model, split, decoder: of the library: from words to ids, from text to words, from tokens to text.
+        model, split, decoder: the library's objects: words to ids, text to words, tokens to text.
         mask_takes_space: `<mask>` takes the space in front of it, as in fairseq's hub.
     """
     from tokenizers import AddedToken, Tokenizer, processors

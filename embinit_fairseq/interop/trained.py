@@ -72,8 +72,9 @@ class Trained:
     """A model of fairseq with its dictionaries and the options of its training.
 
     Args:
-        path: of the checkpoint.
-        target: of an encoder-decoder model; equals `source` if both have one dictionary. None for an encoder.
+        path: the checkpoint's path.
+        target: target side of an encoder-decoder model; equals `source` if both have one dictionary.
+            None for an encoder.
         head: name of the classification head; None for a pre-trained model.
         labels: names of its classes; None if they are not known.
         numbers: description of the numbers that a regression returns.

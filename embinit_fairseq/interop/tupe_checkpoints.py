@@ -81,10 +81,10 @@ def convert_tupe(
     """Write `output`/model.pt and its dictionaries; return a record of the model and of the files.
 
     Args:
-        checkpoint, dictionary: of TUPE's code.
+        checkpoint, dictionary: files that TUPE's code wrote.
         output: a new folder.
         num_heads: needed if neither the checkpoint's `args` nor a relative matrix says it.
-        label_dictionary: of a fine-tuned model; None: its classes get made-up names.
+        label_dictionary: the classes of a fine-tuned model; None: its classes get made-up names.
         half: keep half precision; otherwise it becomes single precision.
         force: replace what an earlier conversion wrote.
 

@@ -98,12 +98,12 @@ def load_hub(
 
 
 def preparation_of(cfg: Any, task: Any, how: Mapping[str, Any], side: int = 0) -> Preparation | _FairseqsSegmenter:
-    """Return what prepares the text of a side (0: source, 1: target).
+    """Return the object that prepares the text of a side (0: source, 1: target).
 
-    The user's words come first, then the record of the preparation, then fairseq's options `tokenizer` and `bpe`.
+    The user's options come first, then the record of the preparation, then fairseq's options `tokenizer` and `bpe`.
 
     Args:
-        cfg, task: of the loaded checkpoint.
+        cfg, task: configuration and task of the loaded checkpoint.
         how: preparation, lowercase, lang, tokenizer and bpe of `load_hub`.
         side: whose text.
     """

@@ -123,7 +123,7 @@ class DuoClassifier(Classifier, BaseFairseqModel):
         """Raise OptionError, before a training, for options that cannot work; warn of matrices that stay random.
 
         Args:
-            checkpoint: that the training continues from, or None.
+            checkpoint: the checkpoint that the training continues from, or None.
             request: the options of `--embed-init`.
         """
         if self.cfg.train_embeddings:

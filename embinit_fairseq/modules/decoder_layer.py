@@ -93,10 +93,10 @@ class DecoderLayer(EncoderLayer):
         """Return the layer's output, of the shape of x (..., T, C), and the weights of cross-attention or None.
 
         Args:
-            self_context: of self-attention; its bias has the causal mask.
+            self_context: context of self-attention; its bias has the causal mask.
             memory: keys and values of `encoder_attn`.
             need_weights: return the weights (..., H, T, S).
-            extend: in incremental decoding, see `SelfAttention`; x are then the new tokens.
+            extend: used in incremental decoding, where x are the new tokens; see `SelfAttention`.
         """
         norm = self.self_attn_layer_norm
         x = self.after(x, self.self_attn(self.before(x, norm), self_context, extend=extend), norm)

@@ -113,7 +113,7 @@ class SelfAttention(Attention):
         Args:
             x: (batch, T, C), or (N, C) with a packing.
             projections: (T, C) to add to queries and keys.
-            extend: in incremental decoding, the function keys and values of new tokens -> of all tokens.
+            extend: in incremental decoding, turns keys and values of new tokens into those of all tokens.
         """
         qkv = self.qkv_proj(x)
         q, k, v = (qkv if packing is None else packing.spread(qkv)).chunk(3, dim=-1)

@@ -38,7 +38,7 @@ class PositionSizes:
     """The sizes from which an encoding is built.
 
     Args:
-        num_buckets: of relative positions; 0: none.
+        num_buckets: number of buckets of relative positions; 0: none.
         max_distance: the distance from which on all share a bucket.
         reset: how `[CLS]` is treated, see `UntiedPositions`.
         rotary: RoPE in addition to untied positions.
@@ -316,7 +316,7 @@ class EncodingKind:
     """An entry of `POSITION_ENCODINGS`.
 
     Args:
-        name: in the paper.
+        name: name in the paper.
         family: beginning of the names of its --arch (`bert_a`: bert_a_base, ...).
         build: makes the module.
         relative: whether it has buckets of relative positions: "never", "always", or with --rel-pos ("optional").

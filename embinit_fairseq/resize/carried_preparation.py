@@ -62,7 +62,7 @@ def old_segmentation(
 
     Args:
         old_model: its checkpoint, dictionary and tensors.
-        recorded: of `old_preparation`.
+        recorded: result of `old_preparation`.
         stated, paths: as there.
     """
     named = {} if recorded is None else {n: recorded.path_of(n, paths.get(n)) for n in recorded.files if n in ARGUMENTS}
@@ -90,7 +90,7 @@ def carry_preparation(
         old_model: its checkpoint, dictionary and tensors.
         recorded: how the text of the dictionary that changes was prepared; None: nothing is written.
         old: its segmentation, whose files for the new dictionary are in `folder`.
-        folder: of the new dictionaries.
+        folder: folder of the new dictionaries.
         made_by: the command, for people.
         segmentation: the record of the segmentation that is in `folder`.
         words: new words.
@@ -125,7 +125,7 @@ def _own(name: str, recorded: Recorded, old_model: OldModel) -> Recorded:
     """Return the record of one file of a joined dictionary: its own, else the same steps in the file's language.
 
     Args:
-        name: of the file.
+        name: name of the file.
         recorded: of the file that the user gives, or stated, without examples.
         old_model: its checkpoint, dictionary and tensors.
     """

@@ -49,7 +49,7 @@ class Change:
     Args:
         old_row: (new N,) the row map: the old row of every new row, -1 for a row that is made.
         symbols: (new N,) the new symbols, with the symbols that the task appends.
-        text: of the new dict.txt.
+        text: content of the new dict.txt.
     """
 
     old_row: np.ndarray
@@ -91,7 +91,7 @@ def resized(
         inputs: option -> file that was read.
         files: patterns of the files that the command writes; the first is the name of the record.
         make_rows: makes the rows `change.made`; None if there are none.
-        remedy: for an optimizer's state that cannot be resized.
+        remedy: advice if the optimizer's state cannot be resized.
         prepare: writes how text is prepared to the folder, and returns it for the record; the checkpoint has it, too.
 
     Raises:

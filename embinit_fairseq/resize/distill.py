@@ -89,11 +89,11 @@ class Distillation:
     """Hold the options of the training.
 
     Args:
-        text: one file; of translation, source and target (the source alone if only its dictionary changes).
-        sentences: of the text, the first ones in which each word occurs.
+        text: one file; of a translation model source and target (only the source if only its dictionary changes).
+        sentences: how many of the first sentences with a new word are used, per word.
         epochs: passes over these sentences.
         lr: Adam's rate at the beginning.
-        tokens: of old text, in an update.
+        tokens: tokens of old text in an update.
     """
 
     text: tuple[str, ...]
@@ -117,7 +117,7 @@ def distill(
     Args:
         old_model: its checkpoint, dictionary and tensors.
         change: the rows of the new words.
-        recipe: of `distill`, with the words' subwords.
+        recipe: recipe of the method `distill`, with the words' subwords.
         segmentation: segments the text of the sides that change; None: the text is segmented.
         settings: the options.
         progress: shows progress over updates.
@@ -275,7 +275,7 @@ def train(
 
     Args:
         model: without dropout (eval).
-        names: of the matrices.
+        names: names of the matrices.
         made: (k,) the rows that are trained.
         updates: sentences of every update.
         lr: Adam's rate, which falls to 0.

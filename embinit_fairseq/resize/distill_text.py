@@ -57,7 +57,7 @@ def read_columns(
     Args:
         texts: files, the source first.
         old_model: its checkpoint, dictionary and tensors.
-        dictionaries: of the model with the new words, of the source first.
+        dictionaries: dictionaries of the model with the new words, the source's first.
         subwords: row of a new word -> rows of its subwords.
         segmentation: segments the texts of the sides that change; None: they are segmented.
 
@@ -109,7 +109,7 @@ def read_sentences(
         inputs: arguments of the model for each sentence, in old subwords.
         names: the arguments whose dictionary changes.
         subwords: row of a new word -> rows of its subwords.
-        symbols: of the new dictionary.
+        symbols: symbols of the new dictionary.
         texts: the files, for messages.
         most: sentences for each word.
 
@@ -134,7 +134,7 @@ class Joiner:
 
     Args:
         subwords: row of a new word -> rows of its subwords.
-        symbols: of the new dictionary.
+        symbols: symbols of the new dictionary.
     """
 
     def __init__(self, subwords: Mapping[int, Sequence[int]], symbols: Sequence[str]) -> None:

@@ -197,7 +197,7 @@ def read_words(path: str, symbols: Collection[str]) -> list[NewWord]:
 
     Args:
         path: the list.
-        symbols: of the dictionary, appended ones included.
+        symbols: the dictionary's symbols, appended ones included.
 
     Raises:
         DataError: a word is in the dictionary, is there twice, or cannot be a symbol; names file and line.

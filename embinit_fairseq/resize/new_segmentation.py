@@ -169,7 +169,7 @@ def write_restricted(
 
     Args:
         old: the segmentation of the old dictionary.
-        symbols: of the lines of the old dictionary.
+        symbols: symbols of the lines of the old dictionary.
         new_symbols: the symbols of the new dictionary.
         texts: files of segmented text.
         folder: an existing folder.

@@ -25,8 +25,8 @@ class SymbolTensor:
     """Hold the names of a tensor with one row per symbol.
 
     Args:
-        names: in the model; several if it is tied.
-        keys: in the checkpoint.
+        names: names in the model; several if the tensor is tied.
+        keys: keys in the checkpoint.
         is_output: True if it is not (only) an embedding matrix.
     """
 

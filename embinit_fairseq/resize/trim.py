@@ -110,7 +110,7 @@ def kept_rows(
         vocabulary: the dictionary.
         size: its number of symbols, appended ones included.
         request: the options.
-        segmentation: of the dictionary; subwords that spell removed words stay, too.
+        segmentation: the dictionary's segmentation; subwords that spell removed words stay, too.
 
     Returns:
         (new N,) rows, text of the request -> share of its tokens that the dictionary has, and symbols that stay only

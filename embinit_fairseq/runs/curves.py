@@ -93,7 +93,7 @@ def draw_mean(axes: Axes, label: str, curve: Mapping[float, Sequence[float]], hi
 
     Args:
         axes: where to draw.
-        label: of the legend.
+        label: label in the legend.
         curve: place -> values of all runs.
         higher: whether a higher value is better: a ring marks the best mean; None: no ring.
     """

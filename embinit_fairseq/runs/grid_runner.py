@@ -172,10 +172,10 @@ def _progress(outcome: Outcome, begun: Sequence[Task], waiting: int, seconds: Se
     """Return "3 of 6 done, 2 running, about 4 min left", and the last line of each running command's log.
 
     Args:
-        outcome: of the commands that have ended.
+        outcome: the commands that have ended.
         begun: tasks that are running or queued by a cluster.
         waiting: number of the others.
-        seconds: of the commands that have ended well.
+        seconds: durations of the commands that have ended well.
     """
     since = {task.name: task.since for task in begun if task.since is not None}
     ended = len(outcome.done) + len(outcome.failed) + len(outcome.left)

@@ -43,8 +43,8 @@ class Task:
     """A command as a function without arguments, for a pool of threads and for submitit.
 
     Attributes:
-        name: of its log.
-        command: for bash.
+        name: name of its log.
+        command: command for bash.
         logs: folder of NAME.log, and of NAME.done, which has the command if it has ended well.
         threads: OMP_NUM_THREADS unless it is set; 0: one per core.
         gpu: CUDA_VISIBLE_DEVICES; "": as it is.
@@ -191,7 +191,7 @@ class Cluster:
 
     Args:
         name: `slurm`; `local`: processes of this machine; `debug`: this process.
-        folder: of submitit's files.
+        folder: folder of submitit's files.
         jobs: jobs at a time; None: as many as SLURM allows.
         threads: OMP_NUM_THREADS of a task on this machine.
         sbatch: option of sbatch -> its value.

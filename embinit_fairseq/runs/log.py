@@ -42,7 +42,7 @@ class RunLog:
         clock: number of updates at a validation -> seconds until then, of all sessions.
         saved_updates: updates of the last checkpoint that was written completely.
         finished: whether fairseq-train has come to its end.
-        level, logger: of the last line that has them; "" before the first.
+        level, logger: level and logger of the last line that has them; "" before the first.
         inner: the values that were last logged within an epoch.
     """
 

@@ -70,7 +70,7 @@ def _p(metric: Metric, baseline: np.ndarray, system: np.ndarray, difference: flo
     Args:
         metric: sacrebleu's object.
         baseline, system: (sentences, counts): of which the score is computed, after summing over sentences.
-        difference: of the two scores, absolute.
+        difference: absolute difference of the two scores.
         is_exchanged: (trials, sentences).
     """
     differing = (baseline != system).any(1)

@@ -117,7 +117,7 @@ class Run:
         name: its path, as text.
         path: its folder.
         record: result.json, or as much of it as an unfinished run has.
-        validations: of each validation the logged values by name, `epoch`, and `updates` and `wall_s` (seconds of the
+        validations: per validation the logged values by name, `epoch`, and `updates` and `wall_s` (seconds of the
             training until then), which are None where they were not recorded.
     """
 

@@ -77,7 +77,7 @@ class ScoreRequest:
         tokenized: the reference in tokens, for BLEU on tokens in addition; "": only that, `refs` have tokens.
         lowercase: ignore upper and lower case.
         tokenize: tokeniser of sacrebleu for BLEU; None: the language's.
-        confidence: with 95 % intervals.
+        confidence: add 95 % intervals.
     """
 
     place: str

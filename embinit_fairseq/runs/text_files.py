@@ -64,7 +64,7 @@ def read_file(path: Path, remedy: str = "name a file with a sentence per line") 
 
     Args:
         path: the file.
-        remedy: for the message about a missing file.
+        remedy: advice if the file is missing.
 
     Raises:
         DataError: the file is missing, empty or not UTF-8, has another form, or a line of fairseq-generate is damaged.

@@ -142,7 +142,7 @@ def new_record(
     """Return the content of training.json of a run that is about to start.
 
     Args:
-        command: of the training.
+        command: the training's command.
         data: file -> hash, see `data_hashes`.
         labels, metric, higher: as for `run`.
     """
@@ -166,8 +166,8 @@ def continued_record(
     """Return this call's record, completed by the record of the run's earlier sessions.
 
     Args:
-        record: of this call.
-        before: of the earlier sessions.
+        record: record of this call.
+        before: record of the earlier sessions.
         labels: given to this call.
         chooses: this call says what chooses the best epoch.
     """

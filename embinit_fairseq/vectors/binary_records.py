@@ -79,7 +79,7 @@ class RecordScan:
 
     Args:
         path: the file, for messages.
-        stream: at the first record.
+        stream: stream that is at the first record.
         count: number of records.
         separator: byte that ends a word.
         payload: bytes after the separator.

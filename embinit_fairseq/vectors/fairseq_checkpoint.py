@@ -162,11 +162,11 @@ def find_dictionary(
 
     Args:
         checkpoint: the file.
-        language: of the matrix, if it is recorded.
+        language: language of the matrix, if it is recorded.
         data: folder of the training data, for messages.
         count: rows of the matrix.
         task: options of the training's task.
-        digest: of the training's dictionary, if it is recorded.
+        digest: digest of the training's dictionary, if it is recorded.
 
     Raises:
         CheckpointError: if there is none, or several fit.

@@ -39,7 +39,7 @@ class Format:
     """A format of vectors.
 
     Args:
-        title: for help texts.
+        title: name in help texts.
         reader: called as `reader(path, dim, strict)`.
         has_sides: a file may have several embedding matrices, so that the reader takes a `side` as well.
     """

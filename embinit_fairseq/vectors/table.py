@@ -49,7 +49,7 @@ class Wanted:
 class Origin:
     """Describe the file of a table, for reports.
 
-    rows: of the file, wanted or not. markers: one of MARKERS. duplicates: later rows of a word, which are ignored.
+    rows: number of rows in the file. markers: one of MARKERS. duplicates: later rows of a word, which are ignored.
     broken_lines: ignored unless strict. side: "encoder" or "decoder" if the model has an embedding matrix for each.
     language: label of the words that are used, if the file has words of several languages (`/c/de/`).
     """

@@ -133,7 +133,7 @@ class Rank(NamedTuple):
     Attributes:
         is_masked: the row has masks instead of digits.
         case: `closeness` if the case differs, else 0.
-        ends: see `_is_less`.
+        ends: result of `_is_less`.
         markers: 1 if the markers differ; 2 if, in addition, only the row may be inside a word.
         has_label: the row has a label.
         reading: place in `readings`, of which later ones need more rules.
@@ -156,8 +156,8 @@ class Matcher:
 
     Args:
         words: symbols of the vocabulary, one per row.
-        style: how their subwords are marked, one of `tokens.STYLES`.
-        rules: of RULES, what may differ.
+        style: subword style of the words, a name in `subword_styles.STYLES`.
+        rules: names from RULES: how words may differ.
         added: words that were added to a tokenizer after training.
         spelling: how they spell a word of plain text.
     """

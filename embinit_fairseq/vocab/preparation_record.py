@@ -47,7 +47,7 @@ class Recorded:
     """How the text of one dictionary was prepared.
 
     Args:
-        steps: see `Preparation`, without the content of files.
+        steps: as in `Preparation`, without the content of files.
         files: option of a step (`codes`, `model`, `tokenizer`) -> {"path": of the file, "sha256": see `hashes`}. Paths
             are as in the record, relative to its folder.
         examples: (raw line, its symbols separated by spaces).
@@ -78,7 +78,7 @@ class Recorded:
         """Return the preparation, ready to use.
 
         Args:
-            symbols: of the dictionary.
+            symbols: the dictionary's symbols.
             user_paths: option of a step -> path of its file, for files that the user names.
 
         Raises:
@@ -160,7 +160,7 @@ def agreed(dictionary: str, statements: Mapping[str, Recorded | None], remedy: s
     Args:
         dictionary: its name.
         statements: place -> its record. A place without one agrees with every other.
-        remedy: for the message.
+        remedy: advice in the message.
 
     Raises:
         DataError: two places say that the text was prepared in different ways.
@@ -224,7 +224,7 @@ def records_of_data(folders: Sequence[PathLike]) -> dict[str, Recorded]:
     """Return name of a dictionary -> record of the data of a training; of text with labels that of its first column.
 
     Args:
-        folders: of binarised data, which may be in parts (`bin.00:bin.01`).
+        folders: folders of binarised data, which may be in parts (`bin.00:bin.01`).
 
     A part that has the dictionary but no record is named in a warning.
 
@@ -284,7 +284,7 @@ def record_preparation(
     """Write the record of a folder with dictionaries and return it.
 
     Args:
-        folder: of the dictionaries.
+        folder: folder of the dictionaries.
         steps: name of a dictionary (`dict.de.txt`) -> the steps of its text.
         files: option of a step (`codes`, `model`, `tokenizer`) -> its file.
         pairs: name of a dictionary -> raw lines with their symbols, as they were prepared; the first that the steps

@@ -33,7 +33,7 @@ def read_segmentation(
         bpe_codes: path of the codes.
         sentencepiece_model: path of the model.
         flags: the options that name them, for messages.
-        symbols: of the dictionary, see `SubwordNmt`.
+        symbols: the dictionary's symbols, see `SubwordNmt`.
     """
     if bpe_codes is not None and sentencepiece_model is not None:
         raise OptionError(f"{flags[0]} and {flags[1]}: give the one that the dictionary was made with")

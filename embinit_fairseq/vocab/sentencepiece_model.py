@@ -53,7 +53,7 @@ class Sentencepiece:
     Args:
         path: the model.
         flag: option that names the model, for messages.
-        content: of the model, if it is not that of the file.
+        content: content of the model, if it differs from the file's.
     """
 
     kind, option = "sentencepiece", "model"

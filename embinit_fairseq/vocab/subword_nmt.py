@@ -35,7 +35,7 @@ class SubwordNmt:
     Args:
         path: the codes.
         flag: option that names the codes, for messages.
-        symbols: of the dictionary; words of the glossary that it lacks are the other side's. None: all words stay.
+        symbols: the dictionary's symbols; other words of the glossary belong to the other side. None: all words stay.
         vocabulary: the subwords that text may have; None for those next to the codes, or all.
     """
 

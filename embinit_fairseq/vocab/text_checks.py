@@ -52,7 +52,7 @@ def check_tokens(where: str, counts: Mapping[str, int], symbols: Collection[str]
     Args:
         where: option and file, for the message.
         counts: token -> its number in the text.
-        symbols: of the dictionary.
+        symbols: the dictionary's symbols.
 
     Raises:
         DataError: text and dictionary are in different subwords, or less than half of the text is in the dictionary.

@@ -36,7 +36,7 @@ class Task:
 
     Attributes:
         inputs, label: headings of the columns, or their 0-based numbers in a file without headings (CoLA).
-        labels: in the order of the classes; none for regression.
+        labels: labels in the order of the classes; none for regression.
         metrics: names of the criterion; the first one chooses the checkpoint.
         dev: fairseq's name of a validation set and its file.
         loose: the file has broken lines, which are left out.

@@ -66,8 +66,8 @@ def choose(counts: Path, folder: Path, share: float, bpe_words: int) -> None:
 
     Args:
         counts: all words with their counts.
-        folder: to write.
-        share: of the word types, the most frequent ones, that are kept.
+        folder: folder to write.
+        share: share of the word types that is kept, the most frequent ones.
         bpe_words: most frequent words for bpe.txt.
     """
     histogram = Counter(number for _, number in read_counts(counts))

@@ -16,7 +16,7 @@ def wrap(owner: Any, name: str = "") -> Callable[[Callable], Callable]:
 
     Args:
         owner: a module, a class or an object.
-        name: of the function to replace; by default it is that of the new function.
+        name: name of the function to replace; default: that of the new function.
     """
 
     def decorate(function: Callable) -> Callable:
@@ -42,7 +42,7 @@ def explain_failures(owner: Any, name: str, reason: Callable[..., str | None]) -
 
     Args:
         owner: as for `wrap`.
-        name: of the function.
+        name: name of the function.
         reason: called with the error and the arguments of the call; None keeps the error.
     """
 

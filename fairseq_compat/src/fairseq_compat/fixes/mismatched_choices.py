@@ -53,7 +53,7 @@ def mismatch(arch: str, task: str, criterion: str, cutoff: object = None) -> str
 
     Args:
         arch, task, criterion: names of the choices.
-        cutoff: of the adaptive softmax, by the option or the architecture.
+        cutoff: the adaptive softmax's cutoff, by the option or the architecture.
     """
     from fairseq.models import ARCH_MODEL_REGISTRY
 
