@@ -187,7 +187,7 @@ def _folder_of(path: str) -> str:
 
 
 def pickled_arrays(path: str, names: Sequence[str] = ()) -> str:
-    """Return what a file of NumPy with Python objects is, and the remedy. names: arrays of an .npz file."""
+    """Describe a file of NumPy with Python objects, with the remedy. names: arrays of an .npz file."""
     code = "d = numpy.load({path!r}, allow_pickle=True, encoding='bytes')"
     if names:
         code += f"; d = [d[n][()] for n in {literal([*names])}]; d = d[0] if len(d) == 1 else d"
@@ -216,7 +216,7 @@ def _is_binary_glove(head: bytes) -> bool:
 
 
 def arrays_of_other_tool(path: str, arrays: Mapping[str, np.ndarray]) -> str:
-    """Return what an .npz file without `words` and `matrix` holds, and the remedy."""
+    """Describe an .npz file without `words` and `matrix`, with the remedy."""
     description = f"no arrays `words` and `matrix`, it holds {', '.join(arrays) or 'nothing'}"
     matrices = [name for name, array in arrays.items() if array.ndim == 2 and array.dtype.kind == "f"]
     matrix = max(matrices, key=lambda name: arrays[name].size, default="MATRIX")
@@ -262,7 +262,7 @@ def words_with_matrix(path: str, content: Any) -> str | None:
 
 
 def state_of_other_tool(path: str, content: Any) -> str:
-    """Return what a file of torch.save holds if it is not a fairseq checkpoint, and the remedy."""
+    """Describe a file of torch.save that is not a fairseq checkpoint, with the remedy."""
     if remedy := words_with_matrix(path, content):
         return remedy
     shapes = {len(_shape(value)) for value in content.values()} if isinstance(content, Mapping) else set()
@@ -282,7 +282,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _parts(content: Any, place: str = "d", depth: int = 2) -> Iterator[tuple[str, Any]]:
-    """Yield (code, value) of what a container holds, and of what containers in it hold (Stanza's `vocab`)."""
+    """Yield (code, value) for the items of a container, and of containers in it (Stanza's `vocab`)."""
     is_mapping = isinstance(content, Mapping)
     if depth and (is_mapping or isinstance(content, (tuple, list))) and not _words_in(place, content):
         for name, value in content.items() if is_mapping else enumerate(content):

@@ -1,4 +1,4 @@
-"""The interface of all readers of vectors, and the checks that they share.
+"""Define the interface of all readers of vectors, and the checks that they share.
 
 To add a format: a subclass of `VectorReader`, and a line in `open.FORMATS`.
 Letters: V rows of a file that were read, D columns.
@@ -67,7 +67,7 @@ class Origin:
 
 @dataclass
 class VectorTable:
-    """The wanted rows of a file, in its order; of repeated words the first.
+    """Hold the wanted rows of a file, in its order; of repeated words the first row.
 
     matrix: (V, D) float32, C-contiguous. specials: role (bos, eos, unk, pad, mask) -> (D,) float32, for formats that
     define special rows (`[CLS]` of BERT, `</s>` of T5); they are not in `words`. added: words that were added to a
@@ -100,7 +100,7 @@ class VectorReader:
 
     @property
     def spelling(self) -> Spelling:
-        """How the file spells words, as far as it is known before the rows are read."""
+        """Return how the file spells words, as far as it is known before the rows are read."""
         return Spelling(label=find_label(self.first_words()))
 
     def read(self, wanted: Wanted | None = None) -> VectorTable:

@@ -1,4 +1,4 @@
-"""Vectors as text: GloVe (no header) and word2vec / fastText `.vec` (header), plain or compressed.
+"""Read vectors from text: GloVe (no header) and word2vec / fastText `.vec` (header), plain or compressed.
 
 A line is a word and D numbers. The lines are scanned for wanted words only; the numbers of the wanted lines are
 parsed in batches. Lines end with LF (CRLF is read too), fields are separated by spaces or tabs; every other character,
@@ -78,7 +78,7 @@ class TextVectors(VectorReader):
         return VectorTable(words, matrix, origin)
 
     def _check_rows(self, rows: RowCollector) -> int:
-        """Return how many rows the header announces that the file has not; raise VectorFileError if it is cut short.
+        """Return how many announced rows are missing; raise VectorFileError if the file is cut short.
 
         Headers of public files are wrong by a few rows (fastText's wiki-news has one row less).
         """
@@ -127,7 +127,7 @@ class TextVectors(VectorReader):
         return {surface: table.matrix[chosen].mean(axis=0) for surface, chosen in rows.items() if chosen}
 
     def _names(self) -> frozenset[str]:
-        """Return what all lines begin with, up to the separator; words that are not UTF-8 are left out."""
+        """Return the beginnings of all lines, up to the separator; words that are not UTF-8 are left out."""
         with open_bytes(self.path) as stream:
             if self._head.rows is not None:
                 stream.readline()

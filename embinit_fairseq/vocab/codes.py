@@ -104,6 +104,6 @@ def tokenizer_text(file: PathLike, flag: str = "--tokenizer") -> str:
         Tokenizer.from_str(text)
     except ImportError:  # named when it is used
         pass
-    except Exception as error:  # of the library, which has no class of its own for it
+    except Exception as error:  # the library raises no narrower class
         raise DataError(f"{flag} {file}: not a tokenizer.json ({str(error)[:100]}); {WRITE_TOKENIZER}") from error
     return text

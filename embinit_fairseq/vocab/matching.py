@@ -1,7 +1,7 @@
 """Find the row of one vocabulary for a symbol of another one: the closest spelling of the same piece of text.
 
 Two symbols are the same piece of text if their markers do not contradict each other (`subword_styles.compatible`), and
-if their texts are equal, or are one word in two spellings (`closeness`). Rules name what differs:
+if their texts are equal, or are one word in two spellings (`closeness`). Rules name the difference:
 
     exact       nothing, or only whether letters are composed (NFC) or decomposed (NFD)
     entities    one text is as Moses' tokenizer writes it: `&apos;s` is `'s`, `@-@` is `-`
@@ -51,7 +51,7 @@ _LABELS = tuple(
         ),
     )
 )
-#: share of a file's first words that have the label, if it has one: `</s>` and the like have none
+#: smallest share of labelled words among a file's first words; `</s>` and the like have no label
 _LABELLED = 0.9
 #: characters that stand for all digits
 MASKS = ("#", "0")
@@ -60,7 +60,7 @@ DIGIT_WORDS = tuple(
     "## ### #### ##### #.# ##.# ##:## ##,### 00 000 0000 0,000 1 2 3 5 10 12 20 30 100 1990 2000 2010".split()
 )
 _DIGIT = re.compile(r"\d")
-#: mask -> what words look like if digits are masked by it, and if they are not; one masked digit says nothing
+#: mask -> patterns of words with masked digits and of words with digits; one masked digit proves nothing
 _MASKED = {"#": ("##|#[.,:/-]#", r"\d\d"), "0": ("00", "[1-9]")}
 
 
@@ -111,8 +111,8 @@ def find_masks(words: Iterable[str], style: str) -> tuple[str, ...]:
     A file in which `##` and `2000` are words has no masked digits.
 
     Args:
-        words: words of the file, those of DIGIT_WORDS that it has among them.
-        style: how their subwords are marked.
+        words: words of the file, with all words of DIGIT_WORDS that the file has.
+        style: subword style of the words.
     """
     text = "\n".join(words)
     masks = {mask for mask, (yes, no) in _MASKED.items() if re.search(yes, text) and not re.search(no, text)}

@@ -34,11 +34,11 @@ from embinit_fairseq.vocab.step_files import STEP_FILES, contents, given_by, has
 logger = logging.getLogger(__name__)
 FILE = "preparation.json"
 _FORMAT = 1
-#: raw lines that a record has of each text
+#: number of raw lines of each text in a record
 _EXAMPLES = 3
 #: remedy where data or checkpoints have records that differ
 _ONE = f"use data and checkpoints of one preparation, or remove the {FILE} of the data if it is wrong"
-#: share of a text's lines that may come out otherwise: data sets have tokens of programs that differ in rare cases
+#: largest share of lines with other symbols: data sets have tokens of programs that differ in rare cases
 _MOST_OTHERS = 0.02
 
 
@@ -64,7 +64,7 @@ class Recorded:
     folder: Path | None = None
 
     def entry(self) -> dict[str, Any]:
-        """Return what `preparation.json` and checkpoints have of it."""
+        """Return its entry in `preparation.json` and in checkpoints."""
         examples = [list(pair) for pair in self.examples]
         return {
             "symbols": self.symbols,
@@ -82,7 +82,7 @@ class Recorded:
             user_paths: option of a step -> path of its file, for files that the user names.
 
         Raises:
-            DataError: a file is missing or not the recorded one, or an example comes out otherwise.
+            DataError: a file is missing or not the recorded one, or an example gets other symbols.
             OptionError: a library is missing.
         """
         paths = {name: self.path_of(name, (user_paths or {}).get(name)) for name in self.files}
@@ -155,7 +155,7 @@ class Recorded:
 
 
 def agreed(dictionary: str, statements: Mapping[str, Recorded | None], remedy: str = _ONE) -> Recorded | None:
-    """Return the record of a dictionary's text that several places have; None if none has it.
+    """Return the record on which several places agree; None if none has a record.
 
     Args:
         dictionary: its name.
@@ -190,7 +190,7 @@ def symbols_hash(symbols: Sequence[str]) -> str:
 
 
 def read_preparation(dictionary: PathLike) -> Recorded | None:
-    """Return the record of the text of a dict.txt, which is next to it; None if there is none.
+    """Return the record next to a dict.txt, which describes its text; None if there is none.
 
     Raises:
         DataError: the record is damaged, of a later version, or of another dictionary of this name.
@@ -221,7 +221,7 @@ def entries_of(folder: PathLike) -> dict[str, Any]:
 
 
 def records_of_data(folders: Sequence[PathLike]) -> dict[str, Recorded]:
-    """Return name of a dictionary -> record of the data of a training; of text with labels that of its first column.
+    """Return name of a dictionary -> record, for the data of a training; with labels, the record of the first column.
 
     Args:
         folders: folders of binarised data, which may be in parts (`bin.00:bin.01`).
@@ -229,7 +229,7 @@ def records_of_data(folders: Sequence[PathLike]) -> dict[str, Recorded]:
     A part that has the dictionary but no record is named in a warning.
 
     Raises:
-        DataError: a dictionary is another one than its record's, or parts were prepared in different ways.
+        DataError: a dictionary does not fit its record, or parts were prepared in different ways.
     """
     places = [Path(part, name) for part in folders if part for name in ("", "input0")]
     names = dict.fromkeys(name for place in places for name in entries_of(place))
@@ -344,7 +344,7 @@ def write_preparation(folder: PathLike, recorded: Mapping[str, Recorded], made_b
 
 
 def copy_preparation(records: Mapping[str, Recorded], folder: PathLike) -> None:
-    """Write the records of data (`records_of_data`) to another folder, also who made them with which versions."""
+    """Write the records of data (`records_of_data`) to another folder, with its command and versions."""
     place = Path(folder)
     for source in [recorded.folder for recorded in records.values() if recorded.folder is not None][:1]:
         entries = {name: recorded.moved(place).entry() for name, recorded in records.items()}

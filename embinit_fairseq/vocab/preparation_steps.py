@@ -162,12 +162,12 @@ class Step:
     """A step of a preparation.
 
     Args:
-        help: what a text becomes, for people.
+        help: description of the result, for people.
         apply: called with the options, returns a function of a text: to a text, with `sentences` to several, with
             `subwords` to symbols.
         undo: called with the options, returns the function back, if there is one.
-        undone: what `undo` does, for people.
-        options: option -> default; `lang` is that of the text.
+        undone: description of the result of `undo`, for people.
+        options: option -> default; `lang` is the text's language.
         content: options whose value is the content of a file.
         needs: libraries.
     """
@@ -268,7 +268,7 @@ class Preparation:
         return [self.segment(part) for part in self.parts(text, mask)]
 
     def parts(self, text: str, mask: bool = False) -> list[str]:
-        """Return what the steps before subwords make of a raw text, with carriers for symbols: `segment` reads it."""
+        """Apply the steps before subwords; return parts with carriers instead of symbols, as `segment` reads them."""
         text = without_carriers(text)
         texts = [carry(text, MASK) if mask else text]
         for apply, is_splitting in self._text_steps:

@@ -94,7 +94,7 @@ class Sentencepiece:
         return self._of_symbols.encode(symbol.replace(_INITIAL, " "), out_type=str)
 
     def split(self, symbol: str) -> list[str]:
-        """Return the subwords that a text has now where this one was."""
+        """Return the subwords that replace this one in a text."""
         return [symbol] if symbol in self._byte_of else self._characters(self.segment_symbol(symbol))
 
     def surface(self, symbol: str) -> str:

@@ -5,8 +5,8 @@ codes      bpe            --bpe-codes              bpe_codes                    
 model      sentencepiece  --sentencepiece-model    sentencepiece_model           sentencepiece.model
 tokenizer  huggingface    --tokenizer              none (another option there)   tokenizer.json
 
-Next to codes may be the words that stay whole (glossary.txt) and the file that says that text has the subwords of the
-dictionary only; expand-vocab and trim-vocab write them, and they are read, hashed and copied with the codes.
+expand-vocab and trim-vocab write files next to the codes: words that stay whole (glossary.txt), and the vocabulary to
+which a trimmed dictionary restricts text. They are read, hashed and copied with the codes.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def given_by(option: str) -> str:
 
 
 def contents(paths: Mapping[str, str], symbols: Collection[str]) -> dict[str, Any]:
-    """Return what `Preparation` needs of the files of its steps.
+    """Return option of a step -> content of its file, as `Preparation` needs it.
 
     Args:
         paths: option of a step -> path.

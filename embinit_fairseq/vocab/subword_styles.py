@@ -33,7 +33,7 @@ STYLES = ("none", *SUFFIX, *PREFIX, "joiner")
 #: style -> what its marked symbols begin with, end with
 BEFORE, AFTER = PREFIX | {"joiner": JOINER}, SUFFIX | {"joiner": JOINER}
 #: A style is recognised if at least this share of the symbols has its marker: stray `▁` or `##/##` in word lists are
-#: fewer, the markers of segmenters are far more.
+#: rarer, the markers of segmenters far more frequent.
 _SHARE = 0.02
 #: The same, if symbols of scripts without spaces are not counted, and the share of all symbols that is needed then:
 #: sentencepiece marks few subwords of Chinese, Japanese or Thai.
@@ -59,7 +59,7 @@ _ENTITY = re.compile("|".join(map(re.escape, ENTITIES)))
 class Token:
     """A piece of text.
 
-    initial: it begins a word. final: it ends a word. None: the spelling does not say. marker: the rest of the spelling,
+    initial, final: True if it begins or ends a word; None: the spelling does not say. marker: the rest of the spelling,
     without the surface.
     """
 

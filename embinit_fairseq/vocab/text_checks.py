@@ -14,9 +14,9 @@ from embinit_fairseq.vocab.subword_styles import AFTER, BEFORE, CONTINUES, PREFI
 _MARKS = {"bpe": re.compile(rf"\S{CONTINUES}(?=\s|$)"), "sentencepiece": re.compile(PREFIX["sentencepiece"])}
 #: subword style -> description of its text
 _NAMES = {"none": "whole words", **{style: f"subwords with {mark}" for style, mark in (BEFORE | AFTER).items()}}
-#: share of a text's lines that may have a mark although the text is not segmented
+#: largest share of marked lines in a text that is not segmented
 MOST_MARKED = 0.02
-#: share of a text's tokens that its dictionary has at least
+#: smallest share of a text's tokens that its dictionary must have
 _LEAST_SHARE = 0.5
 
 
@@ -27,7 +27,7 @@ def pieces_left(lines: Iterable[str]) -> tuple[int, str] | None:
 
 
 def check_not_segmented(flag: str, path: str) -> None:
-    """Raise DataError, naming option and file, if a text is in subwords that should not be segmented."""
+    """Raise DataError, naming option and file, if a text that should not be segmented has subwords."""
     lines = [line for _, line in read_lines(path, DataError, flag) if line.strip()]
     marked, step = pieces_left(lines) or (0, "")
     if marked > MOST_MARKED * len(lines):
@@ -69,7 +69,7 @@ def check_tokens(where: str, counts: Mapping[str, int], symbols: Collection[str]
 
 
 def _text_style(counts: Mapping[str, int], symbols: Collection[str]) -> str:
-    """Return the subword style of a text: the dictionary's, unless fewer tokens have its mark than are missing there.
+    """Return a text's subword style: the dictionary's, unless more tokens are missing there than have its mark.
 
     A missing character does not count: segmented text has unknown characters, too.
     """
