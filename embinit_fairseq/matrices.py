@@ -1,4 +1,4 @@
-"""Give other rows to arrays, tensors and modules of torch, and return them in the form in which they came."""
+"""Give other rows to arrays, tensors and modules of torch, and return them in the same form."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Matrices:
     """Hold matrices and biases that have one row per symbol. Tied ones, which share their numbers, are one table.
 
     Args:
-        given: an array, a tensor, a module of torch with a `weight` (N, D) and perhaps a `bias` (N,), or a mapping of
-            names to them.
+        matrices: an array, a tensor, a module of torch with a `weight` (N, D) and perhaps a `bias` (N,), or a mapping
+            of names to them.
         size: number of symbols.
 
     Raises:
@@ -44,7 +44,7 @@ class Matrices:
             raise OptionError("matrices: none; give an array, a tensor, an nn.Embedding, an nn.Linear, or a mapping")
 
     def changed(self, recipe: Recipe) -> Any:
-        """Return the matrices with the new rows, as they were given; tied ones stay tied."""
+        """Return the matrices with the new rows, in the same form; tied ones stay tied."""
         made = changed_tables(recipe, self.tables)
         parameters: dict[str, Any] = {}
         result = {}
@@ -69,7 +69,7 @@ def _parameters(name: str, module: Any) -> list[tuple[str, Any]]:
 
 
 def _memory(table: Any) -> tuple[Any, ...]:
-    """Return the same for arrays or tensors that are the same numbers in memory."""
+    """Return a key that is equal for arrays or tensors that share their numbers in memory."""
     if isinstance(table, np.ndarray):
         return "array", table.ctypes.data, table.dtype, table.shape, table.strides
     return "tensor", table.data_ptr(), table.dtype, tuple(table.shape), table.stride()

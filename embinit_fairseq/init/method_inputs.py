@@ -1,4 +1,4 @@
-"""Collect what a method makes new rows from (`init.methods.MethodInputs`), for Python and the commands. NumPy only."""
+"""Collect the inputs of a method (`init.methods.MethodInputs`), for Python and the commands. NumPy only."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def transfer_inputs(
 def with_vectors(
     inputs: MethodInputs, spec: SourceSpec | None, new: Vocabulary, sparsity: int | None, flag: str = "--vectors "
 ) -> MethodInputs:
-    """Return the same with the vectors of words, old and new ones, if there are vectors.
+    """Return the inputs with the vectors of old and new words, if there are vectors.
 
     Args:
         inputs: rows and words; old words count as words of the new dictionary, too.

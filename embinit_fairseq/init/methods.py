@@ -54,7 +54,7 @@ from embinit_fairseq.init.weights import (
     take_rows,
 )
 
-#: --distill-<name> -> default. Sentences per word as in the authors' package. The rate was tried on one small tied
+#: --distill-<name> -> default. Sentences per word as in the method's package. The rate was tried on one small tied
 #: model (D 128): 0.001 is slower, 0.01 ends 4 % lower but doubles KL
 DISTILL: dict[str, float] = {"sentences": 100, "epochs": 3, "lr": 3e-3, "tokens": 1024}
 #: length of a vector that was not trained, compared with the median
@@ -96,7 +96,7 @@ class MethodInputs:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the new rows are made.
+    """Hold how the new rows are made.
 
     Args:
         method: a name in METHODS.
@@ -148,7 +148,7 @@ def _weights(method: Method, inputs: MethodInputs, composed: dict[int, Combinati
     kind = np.full(len(old_row), KINDS.index(AVERAGED if method.draw is None else DRAWN))
     kind[list(composed)] = KINDS.index(COMPOSED)
     kind[~inputs.word] = KINDS.index(AVERAGED)
-    # nobody reads a new filler, but it is an output: a mean of rows that stay leaves the bound as it is
+    # a new filler is never read, but it is an output: a mean of rows that stay does not change the bound
     staying_rows = np.intersect1d(inputs.averaged[0], old_row)
     if 0 < len(staying_rows) < len(inputs.averaged[0]):
         fillers = np.flatnonzero(~inputs.word & (old_row < 0))
