@@ -5,8 +5,8 @@ segmentation is written with the dictionary and read back. Is every new word one
 before, except where a new word is?
 
 A subword that the dictionary has lost but the segmenter still produces is `<unk>`. So the segmentation is restricted to
-the subwords that stay, and subwords that spell the others stay, too, mostly single characters: a text of characters
-that stay has no `<unk>` that it did not have before.
+the subwords that stay. Subwords that spell the removed ones stay, too, mostly single characters. A text of characters
+that stay gets no new `<unk>`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def write_segmentation(
         output: name that the folder will have.
 
     Raises:
-        DataError: a text is segmented already, or a sentence changes where no new word is.
+        DataError: a text is segmented already, or a part of a sentence without a new word changes.
     """
     new = segmentation.write(words, folder)
     around = next((new.text_of(symbol) for symbol in symbols if _is_whole(new, symbol, "")), "")
@@ -63,7 +63,7 @@ def _written(new: Segmentation, folder: Path, output: str) -> dict[str, Any]:
 
 
 def is_reachable(segmentation: Segmentation, word: str, around: str) -> bool:
-    """Return True if text gives the word: between spaces or, in scripts that have none, after a letter."""
+    """Return True if text can become the word: between spaces or, in scripts without spaces, after a letter."""
     after_letter = f"a{segmentation.text_of(word)}" if ignores_spaces(word) else ""
     return _is_whole(segmentation, word, around) or word in segmentation.segment(after_letter)
 
@@ -79,7 +79,7 @@ def _is_whole(segmentation: Segmentation, word: str, around: str) -> bool:
 def compare(
     old: Segmentation, new: Segmentation, words: Collection[str], texts: Sequence[str], symbols: Collection[str]
 ) -> dict[str, Any]:
-    """Segment texts with both and count; raise DataError for a sentence that changes where no new word is."""
+    """Segment texts with both segmentations and count; raise DataError if a part without a new word changes."""
     words, sentences, changed, inside = frozenset(words), 0, 0, Counter[str]()
     counts = {"before": Counter[str](), "after": Counter[str]()}
     for path in texts:
@@ -133,7 +133,7 @@ def only_joined(before: Sequence[str], after: Sequence[str], words: Collection[s
 def symbols_that_spell(
     segmentation: Segmentation, kept_symbols: Collection[str], symbols: Sequence[str], texts: Iterable[str]
 ) -> list[str]:
-    """Return symbols that must stay, too, so that subwords that stay spell every other one of the same characters.
+    """Return further symbols that must stay, so that subwords that stay spell removed symbols of the same characters.
 
     Args:
         segmentation: the old one.

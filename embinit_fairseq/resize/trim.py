@@ -1,9 +1,9 @@
 """Remove words from the dictionary of a trained model (`embinit trim-vocab`).
 
-The rows of the removed words are removed from every table. The new model is the old one, given that the next word is
-one that stays: its softmax has fewer logits, all as they were, so that KL(new || old) = -log P_old(kept words) for
-every prefix of kept words. Nothing is trained or approximated. The segmentation that makes no removed subword is
-written next to the model.
+The rows of the removed words are removed from every table. The new model is the old one under the condition that the
+next word stays: its softmax has fewer logits, which are unchanged, so that KL(new || old) = -log P_old(kept words) for
+every prefix of kept words. Nothing is trained or approximated. A segmentation without the removed subwords is written
+next to the model.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def trimming(request: TrimRequest) -> Iterator[tuple[OldModel, Change, Path, dic
     # 3. The new checkpoint, written and loaded by fairseq, with its segmentation, under a temporary name
 
     def prepare(folder: Path) -> dict[str, Any]:
-        """Write how text is segmented and prepared to the new folder, and return what the record says of it."""
+        """Write segmentation and preparation of text to the new folder; return their entries for the record."""
         made = None
         if segmentation is not None:
             symbols = {*old_model.vocabulary.symbols[len(SPECIAL_SYMBOLS) :]}  # `<mask>` may be a piece
@@ -103,8 +103,8 @@ def kept_rows(
 ) -> tuple[np.ndarray, dict[str, float], list[str]]:
     """Return the old rows that stay: specials, symbols that the task appends, and the words of the request.
 
-    Fillers are removed. A repeated symbol stays with all its rows: without the last row, which counts, it would have
-    another row.
+    Fillers are removed. A repeated symbol stays with all its rows: without its last row, which counts, another row
+    would count.
 
     Args:
         vocabulary: the dictionary.
