@@ -1,7 +1,7 @@
-"""The models of fairseq that transformers can hold, each as one `Architecture`: configuration, names, refusals.
+"""Define the models of fairseq that transformers can hold as an `Architecture`: configuration, names, refusals.
 
 To add one, write its functions and patterns and add it to `ARCHITECTURES`: opening a checkpoint, tokenizers, the
-comparison with fairseq, the card and error messages take all they need from there.
+comparison with fairseq, the card and error messages read this list.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def rename(tensors: Mapping[str, Tensor], names: Names) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A family of fairseq's models that transformers computes, by its own classes or by code of this package.
+    """Describe a family of fairseq's models that transformers computes, by its classes or by code of this package.
 
     Args:
-        archs: its values of `--arch`, for messages.
+        archs: values of `--arch`, for messages.
         hf_name: the model in transformers, for messages.
         tags, note: text for the model card.
         models: the names under which fairseq registers the models.
@@ -46,7 +46,7 @@ class Architecture:
         config: returns the content of config.json that only this family has.
         names: patterns for the parameters that are exported; the chosen classification head is called `head`.
         extra: returns further tensors, under their exported names.
-        refusals: returns option -> whether the model has it, for all that transformers' class cannot have.
+        refusals: returns option -> True if the model has it, for all options that transformers' class cannot have.
         tasks: values of `--task` whose inputs are known; empty if all are.
         code: modules of this package that the exported folder needs (`trust_remote_code`).
     """
@@ -102,7 +102,7 @@ def as_stored(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return apart
 
 
-# ---- TUPE and its comparison set, and discriminators of ELECTRA: models with code of their own ----------------------
+# ---- TUPE and its comparison set, and discriminators of ELECTRA: models with code of this package -------------------
 
 
 def _describe_tupe(trained: Trained) -> str:
@@ -307,7 +307,7 @@ def _seq2seq_config(trained: Trained) -> dict[str, Any]:
 
 
 def _seq2seq_refusals(trained: Trained) -> dict[str, bool]:
-    """Return what neither FSMT nor BART can have."""
+    """Return the options that neither FSMT nor BART can have -> True if the model has them."""
     cfg, decoder = trained.options, trained.model.decoder
     dims = f"--encoder-embed-dim {cfg.encoder_embed_dim} with --decoder-embed-dim {cfg.decoder_embed_dim}"
     return {
@@ -386,7 +386,7 @@ TRANSFORMER = Architecture(
 )
 
 # BART's positions are learned, two rows after their number. transformers counts columns, fairseq counts tokens that are
-# not padding: with padding on the right both give the same.
+# not padding: with padding on the right both counts are equal.
 
 
 def _bart_extra(trained: Trained) -> dict[str, Tensor]:
@@ -412,7 +412,7 @@ BART = Architecture(
     hf_name="BART",
     tags=("bart", "fairseq"),
     note="BART as in Lewis et al. 2019; transformers' own class computes it.",
-    models=("bart",),  # of mBART's architectures, too
+    models=("bart",),  # the model of mBART's architectures, too
     describe=lambda trained: "BART" if trained.task == "denoising" else "BART, fine-tuned",
     config=lambda trained: {
         **_seq2seq_config(trained),

@@ -1,4 +1,4 @@
-"""The lines of text on which an exported tokenizer is compared with fairseq: the user's, and made-up ones."""
+"""Provide the lines of text on which an exported tokenizer is compared with fairseq: the user's, and made-up ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def are_numbers(symbols: Sequence[str]) -> bool:
 def user_text(request: ExportRequest, side: Side, forms: Sequence[str], segmenter: str = "") -> tuple[list[str], str]:
     """Return the lines of --verify-text and their form; raise DataError if the form is not one of `forms`.
 
-    With a record text is raw, whatever it looks like: it may quote subwords.
+    With a record, text counts as raw even if it has subwords, which it may quote.
     segmenter: the option for a tokenizer that takes raw text.
     """
     path = request.verify_text
@@ -71,8 +71,8 @@ def binarised_ids(prefix: str, side: Side, lines: int) -> list[list[int]]:
 
     Args:
         prefix: path without `.bin`.
-        side: whose dictionary it was binarised with.
-        lines: number of the lines that it must have.
+        side: the side whose dictionary binarised it.
+        lines: required number of lines.
 
     Raises:
         DataError: there is no such data, or it has another number of sentences.

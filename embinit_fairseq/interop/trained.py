@@ -1,4 +1,4 @@
-"""The trained model that is exported: read safely, built by fairseq itself, with its dictionaries, head and labels."""
+"""Open the trained model for an export: read safely, built by fairseq, with its dictionaries, head and labels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from embinit_fairseq.vocab.preparation_record import Recorded
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: folder, in that of the export, of the tokenizer of a decoder with a dictionary of its own
+#: folder inside the export for the tokenizer of a decoder with another dictionary
 TARGET = EXPORTED_TARGET
 
 
@@ -33,12 +33,12 @@ class Side:
     """Hold the dictionary of an encoder or a decoder, and the form of its sentences.
 
     Args:
-        path: its dict.txt.
-        dictionary: fairseq's, with the symbols that the task appends.
-        longest: its positions.
-        before, between: ids in front of a sentence and of the second sentence of a pair; `</s>` ends both.
-        language: None except for translation.
-        recorded: how its text was prepared, None if there is no record.
+        path: path of the dict.txt.
+        dictionary: fairseq's dictionary, with the symbols that the task appends.
+        longest: number of positions.
+        before, between: ids before a sentence and before the second sentence of a pair; `</s>` ends both.
+        language: language of the text; None except for translation.
+        recorded: preparation of the text, None if there is no record.
     """
 
     path: str
@@ -69,14 +69,14 @@ class Side:
 
 @dataclass(frozen=True)
 class Trained:
-    """A model of fairseq with its dictionaries and the options of its training.
+    """Hold a model of fairseq with its dictionaries and the options of its training.
 
     Args:
         path: the checkpoint's path.
         target: target side of an encoder-decoder model; equals `source` if both have one dictionary.
             None for an encoder.
         head: name of the classification head; None for a pre-trained model.
-        labels: names of its classes; None if they are not known.
+        labels: names of the head's classes; None if they are unknown.
         numbers: description of the numbers that a regression returns.
     """
 
@@ -94,7 +94,7 @@ class Trained:
 
     @property
     def options(self) -> Any:
-        """The options of the model."""
+        """Return the options of the model."""
         return getattr(self.model, "cfg", None) or self.model.args
 
     @property
@@ -104,20 +104,20 @@ class Trained:
 
     @property
     def sequence_sides(self) -> tuple[Side, Side]:
-        """Source and target of an encoder-decoder model."""
+        """Return source and target of an encoder-decoder model."""
         assert self.target is not None
         return self.source, self.target
 
     @property
     def sides(self) -> dict[str, Side]:
-        """Folder in the export -> side that has a tokenizer there; "" is the export itself."""
+        """Return folder in the export -> side whose tokenizer is in it; "" is the export itself."""
         if self.target is None or self.target.symbols == self.source.symbols:
             return {"": self.source}
         return {"": self.source, TARGET: self.target}
 
     @property
     def lm_head(self) -> Any:
-        """The language-model head; None for a fine-tuned model and for the discriminator of an ELECTRA."""
+        """Return the language-model head; None for a fine-tuned model and for the discriminator of an ELECTRA."""
         return getattr(self.model.encoder, "lm_head", None)
 
     @property
@@ -127,12 +127,12 @@ class Trained:
 
     @property
     def is_regression(self) -> bool:
-        """True if the head predicts a number."""
+        """Return True if the head predicts a number."""
         return self.head is not None and bool(self.task_options.get("regression_target"))
 
     @property
     def auto_class(self) -> str:
-        """The class of transformers that opens the exported model."""
+        """Return the class of transformers that opens the exported model."""
         if self.head is not None:
             return "AutoModelForSequenceClassification"
         if self.target is not None:
@@ -141,7 +141,7 @@ class Trained:
 
     @property
     def sizes(self) -> str:
-        """Layers, dimensions, heads, positions and symbols, in words."""
+        """Return layers, dimensions, heads, positions and symbols as text."""
         options, model = self.options, self.model
         if self.target is None:
             sizes = (
@@ -160,7 +160,7 @@ class Trained:
 
     @property
     def left_out(self) -> list[str]:
-        """Parts of the model that are not exported."""
+        """Return the parts of the model that are not exported."""
         parts = {
             "generator": getattr(self.model, "generator", None),
             "replaced-token head": getattr(self.model.encoder, "rtd_head", None),
@@ -181,10 +181,10 @@ def open_trained(
     """Read, check and build a checkpoint.
 
     Args:
-        checkpoint: its path.
+        checkpoint: path of the checkpoint.
         dictionary, target_dictionary, label_dictionary: paths; None to find the file of the training.
         head: name of the classification head; None to choose it.
-        preparation: the steps that the user states; a record that does not fit is then no error.
+        preparation: the user's steps; with them, a record that does not fit is ignored.
 
     Raises:
         CheckpointError: the checkpoint is damaged, does not fit the dictionaries, or is of a model or a task that
@@ -221,7 +221,7 @@ def open_trained(
 
 
 def _recorded(dictionary: str, state: dict[str, Any], stated: str | None) -> Recorded | None:
-    """Return the record of a dictionary's text, None if there is none, or if a stated one takes a stale one's place."""
+    """Return the record of a dictionary's text, None if there is none, or if stated steps replace a stale one."""
     try:
         return find_preparation(dictionary, state)
     except DataError:
@@ -234,7 +234,7 @@ def load(path: str, state: dict[str, Any], languages: tuple[str, str] | None, te
     """Return (model, task), which fairseq builds and loads; raise CheckpointError if it cannot."""
     try:
         return Builder(path, state, languages).load(texts, state["model"])
-    except OptionError as error:  # the model compares weights with options and does not know the file's name
+    except OptionError as error:  # the model's message about weights and options lacks the file's name
         raise CheckpointError(f"{path}: {error}") from error
 
 
@@ -252,7 +252,7 @@ def _task_name(options: dict[str, Any]) -> str:
 
 
 def _architecture_of(path: str, state: dict[str, Any], task: str) -> tuple[str, Architecture]:
-    """Return the value of --arch and its architecture; CheckpointError if there is none, or not for this task."""
+    """Return the value of --arch and its architecture; CheckpointError if there is none for it or for this task."""
     import fairseq.models
 
     import embinit_fairseq.models.electra
@@ -291,7 +291,7 @@ def _folders(*paths: str | None, options: dict[str, Any]) -> list[Path]:
 def _find_dictionaries(
     checkpoint: str, options: dict[str, Any], languages: tuple[str, str] | None, source: str | None, target: str | None
 ) -> dict[str, str]:
-    """Return option -> dictionary: as given, or next to the other one, the checkpoint, or in the training's data."""
+    """Return option -> dictionary: the user's, or one next to the other one or the checkpoint, or in the data."""
     folders = _folders(source, target, checkpoint, options=options)
     wanted = {"--dict": (source, ["dict.txt", "input0/dict.txt"])}
     if languages is not None:
@@ -340,7 +340,7 @@ def _choose_head(path: str, heads: list[str], wanted: str | None) -> str | None:
 
 
 def _labels(trained: Trained, path: str | None, recorded: list[str] | None) -> list[str] | None:
-    """Return the names of the classes; None for a regression, or if they are not known.
+    """Return the names of the classes; None for a regression, or if they are unknown.
 
     Args:
         path: the user's label/dict.txt, whose line k is class k.
@@ -370,7 +370,7 @@ def _labels(trained: Trained, path: str | None, recorded: list[str] | None) -> l
 def _numbers(trained: Trained) -> str | None:
     """Describe the numbers of a regression: the units and the range of the labels of its training.
 
-    `label/scale`, which scripts/glue writes, is what the labels of the data set were multiplied by.
+    `label/scale`, which scripts/glue writes, is the factor by which the labels of the data set were multiplied.
     """
     if not trained.is_regression:
         return None
