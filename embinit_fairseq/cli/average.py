@@ -1,5 +1,5 @@
-"""The mean of checkpoints of one training, parameter by parameter, as one checkpoint for fairseq-generate: of the last
-or the best N of a run, or of the files that are named."""
+"""Average checkpoints of one training, parameter by parameter, into one checkpoint for fairseq-generate: the last or
+the best N of a run, or the named files."""
 
 from __future__ import annotations
 
