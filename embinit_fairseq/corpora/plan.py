@@ -1,4 +1,4 @@
-"""Decide, before any text is read, what `embinit prepare` does: steps of each column, their files, dictionaries."""
+"""Plan `embinit prepare` before any text is read: steps of each column, their files, dictionaries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OURS = (*(STEP_FILES[option].name for option in LEARNED), "text/*", "bin/*", "bi
 
 @dataclass(frozen=True)
 class PrepareRequest:
-    """The options of `embinit prepare`; see its --help."""
+    """Hold the options of `embinit prepare`; see its --help."""
 
     texts: tuple[str, ...]
     output: str
@@ -53,14 +53,14 @@ class PrepareRequest:
 
 @dataclass
 class Column:
-    """How one column of text is prepared.
+    """Hold the preparation of one column of text.
 
     Args:
         name: name of the column.
         lang: language of its text.
-        shares: name of the column whose dictionary it has.
-        dictionary: path of the dictionary that the user gives, or of its copy that has this language's record.
-        has_other_record: the dictionary is of both languages, and its record is of the other one.
+        shares: name of the column with which it shares a dictionary.
+        dictionary: path of the user's dictionary, or of its copy with this language's record.
+        has_other_record: True if the dictionary is of both languages, and its record of the other language.
         steps, files, preparation: as in `Recorded`.
     """
 
@@ -92,19 +92,19 @@ class Plan:
 
     @property
     def task(self) -> str:
-        """The task of fairseq-train."""
+        """Return the task of fairseq-train."""
         if any(raw_text.is_label for raw_text in self.raw_texts):
             return "sentence_prediction"
         return "translation" if len(self.columns) == 2 else "language_modeling"
 
     def dictionary_file(self, column: str) -> str:
-        """Return the path of a column's dictionary in the folder of the data, as fairseq names it."""
+        """Return fairseq's path of a column's dictionary in the folder of the data."""
         if self.task == "sentence_prediction":
             return f"{column}/dict.txt"
         return f"dict.{column}.txt" if column else "dict.txt"
 
     def prefix(self, raw_text: RawText) -> str:
-        """Return the path of a text's binary files without ending, as fairseq names them."""
+        """Return fairseq's path of a text's binary files, without ending."""
         if self.task == "sentence_prediction":
             return f"{raw_text.column}/{raw_text.split}"
         pair = "-".join(self.columns)
@@ -131,7 +131,7 @@ def make_plan(request: PrepareRequest) -> Plan:
 
 
 def _lang(name: str, request: PrepareRequest, raw_texts: Sequence[RawText]) -> str:
-    """Return the language of a column: its name, else as the user says, else as the files end, else English."""
+    """Return the language of a column, by its name, else the user's option, else the files' endings, else English."""
     if name and request.label_column is None:
         return name
     suffix = suffix_of(raw_texts[0].path) if raw_texts[0].field is None else ""
@@ -139,7 +139,7 @@ def _lang(name: str, request: PrepareRequest, raw_texts: Sequence[RawText]) -> s
 
 
 def _check_training_text(plan: Plan) -> None:
-    """Raise OptionError if a dictionary, or classes, must be made of training text and there is none."""
+    """Raise OptionError if a dictionary or classes must be made from training text and there is none."""
     request = plan.request
     if any(raw_text.split == "train" for raw_text in plan.raw_texts):
         return
@@ -147,8 +147,8 @@ def _check_training_text(plan: Plan) -> None:
         raise OptionError("TEXT: no training text, of which the dictionary is made; name it train=FILE, or give --dict")
     if plan.task == "sentence_prediction" and not request.regression and plan.label_dictionary is None:
         raise OptionError(
-            "TEXT: no training text, which says what the classes are; name it train=FILE, or give the classifier's "
-            "--dict DATA/input0/dict.txt, so that DATA/label/dict.txt says them"
+            "TEXT: no training text, which has the classes; name it train=FILE, or give the classifier's "
+            "--dict DATA/input0/dict.txt, so that DATA/label/dict.txt has them"
         )
 
 
@@ -194,7 +194,7 @@ def _check_dictionaries(request: PrepareRequest, is_pair: bool) -> None:
 
 
 def _copy_of(dictionary: str, langs: Sequence[str], is_joined: bool) -> str:
-    """Return the copy of a dictionary that has a record: of the first language, else as given, else of the others."""
+    """Return the copy of a dictionary with a record: the first language's, else the user's, else the others'."""
     own, *others = (Path(dictionary).with_name(f"dict.{lang}.txt") for lang in langs)
     for copy in filter(Path.is_file, (own, Path(dictionary), *others)):
         if read_dictionary(copy).symbols == read_dictionary(dictionary).symbols:
@@ -213,7 +213,7 @@ def _copy_of(dictionary: str, langs: Sequence[str], is_joined: bool) -> str:
 
 
 def _choose_steps(column: Column, plan: Plan) -> None:
-    """Set steps, files and preparation of a column: as recorded next to its dictionary, or as the user says."""
+    """Set steps, files and preparation of a column, by the record next to its dictionary or by the user's options."""
     request, user_files = plan.request, _user_files(plan.request)
     recorded = None if column.dictionary is None else read_preparation(column.dictionary)
     symbols = [] if column.dictionary is None else read_dictionary(column.dictionary).symbols
@@ -246,7 +246,7 @@ def _choose_steps(column: Column, plan: Plan) -> None:
 
 
 def _in_language(column: Column, own: str) -> list[dict[str, Any]]:
-    """Return the steps that are recorded for the other language, with the rules of the column's; own: as written."""
+    """Return the other language's steps with the rules of the column's language; own: the steps as text."""
     if (steps := in_language(column.steps, column.lang)) is not None:
         return steps
     raise OptionError(
@@ -257,7 +257,7 @@ def _in_language(column: Column, own: str) -> list[dict[str, Any]]:
 
 
 def _user_files(request: PrepareRequest) -> dict[str, str]:
-    """Return option of a step -> the file that the user names."""
+    """Return option of a step -> the user's file."""
     files = given_files(request)
     if request.tokenizer is not None:
         place = Path(request.tokenizer)
@@ -273,7 +273,7 @@ def _uses(names: set[str], option: str) -> bool:
 
 
 def _check_options(names: set[str], plan: Plan, user_files: dict[str, str], recorded: dict[str, str]) -> None:
-    """Raise OptionError if a step lacks its file or size, or one is given without its step; set what is learned."""
+    """Raise OptionError for a step without file or size, or for these without the step; set `plan.learns`."""
     request = plan.request
     for option, file in STEP_FILES.items():
         flag, size = file.flag, LEARNED.get(option)

@@ -1,8 +1,8 @@
-"""From raw text to a folder for fairseq-train, with the record of how the text was prepared.
+"""Turn raw text into a folder for fairseq-train, with the record of the preparation.
 
 DIR/text/train.de                prepared lines
 DIR/bpe.codes                    or sentencepiece.model, if learned here
-DIR/bin/train.de-en.de.bin ...   as fairseq-preprocess names them; text in one language: train.bin; with labels:
+DIR/bin/train.de-en.de.bin ...   fairseq-preprocess's names; text in one language: train.bin; with labels:
                                  input0/train.bin, input1/, label/
 DIR/bin/preparation.json         the record (with labels: in input0/)
 """
@@ -31,12 +31,12 @@ from embinit_fairseq.vocab.step_files import STEP_FILES, contents
 
 #: description, total, unit -> tqdm's bar
 Bars = Callable[[str, int, str], Any]
-#: raw lines on which the record is tried
+#: number of raw lines on which the record is tried
 _TRIED = 20
 
 
 def check_texts(plan: Plan) -> tuple[list[Checked], list[str]]:
-    """Read all texts once; return what was found, and the classes; raise DataError for what cannot be prepared."""
+    """Read all texts once; return the facts about each, and the classes; raise DataError for unusable texts."""
     checked = [check_raw_text(raw_text, _steps(plan, raw_text)) for raw_text in plan.raw_texts]
     makes_subwords = any(STEPS[step["step"]].subwords for column in plan.columns.values() for step in column.steps)
     trained = None
@@ -105,7 +105,7 @@ def _write(chunks: Iterable[Any], path: Path, bar: Any) -> Counter[str]:
 
 
 def _learn(plan: Plan, folder: Path, lines: dict[RawText, int], bars: Bars) -> dict[str, Any]:
-    """Apply the steps before the subwords, learn these of the training text, and set them in the plan."""
+    """Apply the steps before the subwords, learn subwords from the training text, and set them in the plan."""
     size, counts = getattr(plan.request, LEARNED[plan.learns]), Counter[str]()
     name = STEP_FILES[plan.learns].name
     preparations = {name: column.preparation for name, column in plan.columns.items()}
@@ -224,7 +224,7 @@ def _first_pairs(plan: Plan, folder: Path, column: Column) -> list[tuple[str, st
 
 
 def _next(plan: Plan, classes: Sequence[str]) -> str:
-    """Return the beginning of the command that reads the folder: a training, or without training text a test."""
+    """Return the first part of the command that reads the folder: a training, or without training text a test."""
     splits = [raw_text.split for raw_text in plan.raw_texts]
     trains, test = "train" in splits, min(splits)  # rather than valid
     task, data = f"--user-dir embinit_fairseq --task {plan.task}", f"{plan.request.output}/bin"

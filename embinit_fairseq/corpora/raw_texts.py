@@ -1,6 +1,6 @@
-"""Read raw text as people have it: a sentence per line in one or two languages, or tables with named columns.
+"""Read raw text: a sentence per line in one or two languages, or tables with named columns.
 
-The name of a file says its split (`train`; `valid`, `val`, `dev`; `test`) and, as its suffix, its language or kind.
+The name of a file has its split (`train`; `valid`, `val`, `dev`; `test`) and, as its suffix, its language or kind.
 A raw text is one column of one file: a list of lines.
 """
 
@@ -19,7 +19,7 @@ from embinit_fairseq.io import check_is_file
 SPLITS = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "validation": "valid", "test": "test"}
 #: suffixes of files with a text per line whose name has no language
 PLAIN = ("", "txt", "text", "raw", *SPLITS)
-#: what `str.splitlines` and fairseq's readers take for the end of a line; here only LF is one, and these are spaces
+#: ends of lines for `str.splitlines` and fairseq's readers; here only LF ends a line, and these are spaces
 OTHER_ENDS = re.compile("[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 #: name of the column of labels in the data
 LABEL = "label"
@@ -27,12 +27,12 @@ LABEL = "label"
 
 @dataclass(frozen=True)
 class RawText:
-    """A column of text.
+    """Describe a column of text.
 
     Args:
         path: the file.
         split: `train`, `valid`, `valid1`, `test` ...
-        column: its name in the data: a language, `input0`, `label`, or `` for text in one language.
+        column: name in the data: a language, `input0`, `label`, or `` for text in one language.
         field: name of the column in the file; None if the file has one text per line.
     """
 
@@ -47,7 +47,7 @@ class RawText:
         return self.column == LABEL
 
     def numbered_lines(self) -> Iterator[tuple[int, str]]:
-        """Yield (number of the line, text) as they are in the file."""
+        """Yield (number of the line, text) as in the file."""
         return read_text(self.path) if self.field is None else read_column(self.path, self.field, self.is_label)
 
     def lines(self) -> Iterator[str]:
@@ -87,7 +87,7 @@ def find_raw_texts(texts: Sequence[str], columns: Columns) -> list[RawText]:
     for raw_text in raw_texts:
         if (other := seen.setdefault((raw_text.split, raw_text.column), raw_text)) is not raw_text:
             remedy = "put them into one file"
-            if raw_text.split != "train":  # fairseq has one
+            if raw_text.split != "train":  # fairseq has one training split
                 remedy = f"name another, such as {raw_text.split}1={raw_text.path}, or {remedy}"
             if raw_text.field is None and not raw_text.column:
                 names = f"{raw_text.split}.de and {raw_text.split}.en (ln -s FILE {raw_text.split}.de)"
