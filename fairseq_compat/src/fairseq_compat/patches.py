@@ -1,4 +1,4 @@
-"""How a fix changes a module of fairseq: by wrapping a function, or by another object under a name that it uses."""
+"""Change a module of fairseq: wrap a function, or put another object under a name that the module uses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def wrap(owner: Any, name: str = "") -> Callable[[Callable], Callable]:
 
 
 def explain_failures(owner: Any, name: str, reason: Callable[..., str | None]) -> None:
-    """Let a function or method that has failed name what a user can correct.
+    """Let a failing function or method name the remedy.
 
     Args:
         owner: as for `wrap`.

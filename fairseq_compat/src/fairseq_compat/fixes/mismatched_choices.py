@@ -10,8 +10,8 @@ Symptom: ``--arch transformer_lm`` without ``--task``: ``Interpolation key 'task
     a language model without ``--task``: ``Could not infer language pair``.
 Where: fairseq_cli/train.py:88 (``build_model``) and on, fairseq/dataclass/utils.py:350; the default task is
     translation. fairseq_cli/eval_lm.py:287, fairseq_cli/generate.py:83, fairseq_cli/interactive.py:129.
-Remedy: an error that says which choice does not fit and what to give. It comes only after fairseq has failed, so
-    nothing that works is refused.
+Remedy: an error with the wrong choice and the right one. It comes only after fairseq has failed, so nothing that works
+    is refused.
 Upstream: fairseq issues 751, 760, 1324, 1599, 1801, 2496, 3049, 4056, 4988.
 """
 
@@ -49,7 +49,7 @@ def kind_of(model: type) -> str | None:
 
 
 def mismatch(arch: str, task: str, criterion: str, cutoff: object = None) -> str | None:
-    """Return which of the choices of a training does not fit, and what to give; None if they may fit.
+    """Return the choice of a training that does not fit, and the remedy; None if the choices may fit.
 
     Args:
         arch, task, criterion: names of the choices.
@@ -105,7 +105,7 @@ def of_training(error: Exception, cfg, *args, **options) -> str | None:
 
 
 def wrong_command(command: str, task: str, path: str) -> str | None:
-    """Return why a command cannot use a checkpoint, and what to give; None if it may, or is no checkpoint."""
+    """Return why a command cannot use a checkpoint, and the remedy; None if it may, or for another file."""
     from fairseq import checkpoint_utils, models
 
     arch, kind = "", None

@@ -5,7 +5,7 @@ Symptom: ``fairseq-preprocess --srcdict`` (or ``--tgtdict``) with a ``dict.txt``
     that opens the data ends with ``RuntimeError: Duplicate word found``.
 Where: fairseq/data/dictionary.py:272 (``Dictionary._save``).
 Remedy: a symbol that has a row already is written with the mark.
-Can go: with a fairseq that writes the mark which it reads.
+Can go: with a fairseq that writes the mark.
 """
 
 from __future__ import annotations
