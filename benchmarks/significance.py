@@ -47,17 +47,17 @@ def simulate(outputs: list[list[str]], reference: list[str], number: int, rng: n
     counts_of = [dict(zip(pair, both)) for pair, both in zip(zip(*outputs), zip(*counts))]
     bleu._extract_corpus_statistics = lambda text, _: [of[line] for of, line in zip(counts_of, text)]
     metrics = {"bleu": bleu}
-    found: dict[str, list] = {"randomisation": [], "bootstrap": []}
+    p_values: dict[str, list] = {"randomisation": [], "bootstrap": []}
     for _ in range(number):
         is_exchanged = rng.integers(2, size=len(reference), dtype=bool)
         pairs = [pair[::-1] if exchanged else pair for exchanged, pair in zip(is_exchanged, zip(*outputs))]
         first, second = map(list, zip(*pairs))
         (test,) = randomisation_tests(first, [reference], [second], metrics, TRIALS)
-        found["randomisation"].append(test["bleu"]["p"])
+        p_values["randomisation"].append(test["bleu"]["p"])
         named = [("1", first), ("2", second)]
         _, results = PairedTest(named, metrics, [reference], test_type="bs", n_samples=TRIALS)()
-        found["bootstrap"].append(results["BLEU"][1].p_value)
-    return found
+        p_values["bootstrap"].append(results["BLEU"][1].p_value)
+    return p_values
 
 
 def main() -> None:
@@ -73,9 +73,9 @@ def main() -> None:
     reference = args.ref.read_text(encoding="utf-8").splitlines()
     outputs = [read_lines(path, "lines of the reference", len(reference)) for path in args.outputs]
     outputs = outputs or [damaged(reference, rng) for _ in range(2)]
-    found = simulate(outputs, reference, args.number, rng)
+    tests = simulate(outputs, reference, args.number, rng)
     shares = {
-        test: {f"p < {level}": float(np.mean(np.array(ps) < level)) for level in LEVELS} for test, ps in found.items()
+        test: {f"p < {level}": float(np.mean(np.array(ps) < level)) for level in LEVELS} for test, ps in tests.items()
     }
     print(json.dumps({"sentences": len(reference), "pairs": args.number, **shares}))
 

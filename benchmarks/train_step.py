@@ -173,15 +173,15 @@ def measure(arch: str, options: list[str], args: argparse.Namespace) -> dict[str
 
 def merged(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Join the turns of one architecture and derive its rates."""
-    found = {**runs[0], "matrix_peak": max(run["matrix_peak"] for run in runs)}
+    result = {**runs[0], "matrix_peak": max(run["matrix_peak"] for run in runs)}
     for key in ("seconds", "cpu_seconds"):
-        found[key] = [value for run in runs for value in run[key]]
-    median = statistics.median(found["seconds"])
-    compared = statistics.median(found["cpu_seconds"]) / found["threads"] if found["device"] == "cpu" else median
-    found |= {"seconds_median": median, "seconds_compared": compared, "tokens_per_second": found["tokens"] / median}
-    found["flops_per_second"] = found["flops"] and found["flops"] / compared
-    found["share_of_peak"] = found["flops"] and found["flops"] / compared / found["matrix_peak"]
-    return found
+        result[key] = [value for run in runs for value in run[key]]
+    median = statistics.median(result["seconds"])
+    compared = statistics.median(result["cpu_seconds"]) / result["threads"] if result["device"] == "cpu" else median
+    result |= {"seconds_median": median, "seconds_compared": compared, "tokens_per_second": result["tokens"] / median}
+    result["flops_per_second"] = result["flops"] and result["flops"] / compared
+    result["share_of_peak"] = result["flops"] and result["flops"] / compared / result["matrix_peak"]
+    return result
 
 
 def render(results: list[dict[str, Any]], args: argparse.Namespace) -> str:
@@ -190,17 +190,17 @@ def render(results: list[dict[str, Any]], args: argparse.Namespace) -> str:
         f"{'':<34}{'parameters':>13}{'s/step':>9}{'tokens/s':>11}{'GFLOP/s':>10}{'of peak':>9}{'ratio':>7}  attention"
     ]
     first = results[0]["seconds_compared"] / results[0]["tokens"]
-    for found in results:
-        flops = found["flops"]
+    for result in results:
+        flops = result["flops"]
         rows.append(
-            f"{' '.join([found['arch'], *found['options']])[:33]:<34}{found['parameters']:>13,}"
-            f"{found['seconds_median']:>9.3f}{found['tokens_per_second']:>11,.0f}"
-            + (f"{found['flops_per_second'] / 1e9:>10,.0f}{found['share_of_peak']:>9.1%}" if flops else f"{'-':>19}")
-            + f"{found['seconds_compared'] / found['tokens'] / first:>7.2f}  {', '.join(found['attention'])}"
+            f"{' '.join([result['arch'], *result['options']])[:33]:<34}{result['parameters']:>13,}"
+            f"{result['seconds_median']:>9.3f}{result['tokens_per_second']:>11,.0f}"
+            + (f"{result['flops_per_second'] / 1e9:>10,.0f}{result['share_of_peak']:>9.1%}" if flops else f"{'-':>19}")
+            + f"{result['seconds_compared'] / result['tokens'] / first:>7.2f}  {', '.join(result['attention'])}"
         )
         if args.updates:
             tokens = args.updates * args.tokens_per_update
-            hours = tokens / (found["tokens_per_second"] * args.gpus) / 3600
+            hours = tokens / (result["tokens_per_second"] * args.gpus) / 3600
             rows.append(f"  {args.updates:,} updates of {args.tokens_per_update:,} tokens: {hours:,.4g} hours")
     return "\n".join(rows)
 

@@ -71,7 +71,7 @@ def main() -> None:
         for precision in args.precision
         for name, options in FAIRSEQ.items()
     }
-    found: dict[str, list[dict[str, float]]] = {}
+    results: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         if args.joeynmt:
             programs["joeynmt"] = joeynmt(args, Path(folder), *pair.split("-"))
@@ -80,15 +80,15 @@ def main() -> None:
                 ends = [spent(program, updates, args) for updates in (args.before, args.updates)]
                 seconds = ends[1]["seconds"] - ends[0]["seconds"]
                 rate = (args.updates - args.before) / seconds
-                found.setdefault(name, []).append({"rate": round(rate, 3), "peak_mb": round(ends[1]["peak_mb"])})
+                results.setdefault(name, []).append({"rate": round(rate, 3), "peak_mb": round(ends[1]["peak_mb"])})
                 print(f"{name}, turn {repeat + 1}: {rate:.2f} updates per second", file=sys.stderr)
-    best = {name: max(run["rate"] for run in runs) for name, runs in found.items()}
+    best = {name: max(run["rate"] for run in runs) for name, runs in results.items()}
     record = {
         "machine": machine(("torch", "numpy", "fairseq")),
         "options": {name: str(value) for name, value in vars(args).items()},
-        "runs": found,
+        "runs": results,
         "updates_per_second": best,
-        "peak_mb": {name: min(run["peak_mb"] for run in runs) for name, runs in found.items()},
+        "peak_mb": {name: min(run["peak_mb"] for run in runs) for name, runs in results.items()},
         "ratio": {name: round(rate / best[next(reversed(best))], 2) for name, rate in best.items()},
     }
     print(json.dumps(record, indent=2))

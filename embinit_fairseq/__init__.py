@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Vectors", "embedding_matrix", "expand", "expand_hf", "init_embedding_", "load_vectors", "transfer"]
 __version__ = VERSION
 
-#: Importing one of these registers what it defines.
+#: modules that register their classes when they are imported
 REGISTERING = [
     "embinit_fairseq.embed_init.plugin",
     "embinit_fairseq.optimizers.fused_adam",
@@ -50,5 +50,5 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-    """Return the functions, and what every module has."""
+    """Return the functions, and the names that every module has."""
     return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

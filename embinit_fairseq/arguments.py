@@ -42,14 +42,14 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 def add_up(parser: argparse.ArgumentParser, flags: set[str]) -> None:
-    """Let these options of argparse's parser behave as those of `ArgumentParser`."""
+    """Let these options of argparse's parser behave as options of `ArgumentParser`."""
     for action in parser._actions:
         if type(action) is argparse._StoreAction and flags.intersection(action.option_strings):
             action.__class__ = _Store
 
 
 def split_at_dashes(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words before the first `--`, and those after it, which are another program's."""
+    """Return the words before the first `--`, and the words after it, which are another program's."""
     at = words.index("--") if "--" in words else len(words)
     return list(words[:at]), list(words[at + 1 :])
 
@@ -60,7 +60,7 @@ def read_pairs(flag: str, texts: Iterable[str], form: str) -> dict[str, str]:
     Args:
         flag: the option, for errors.
         texts: its values.
-        form: of a value, for errors: `KEY=VALUE, such as time=720`.
+        form: form of a value, for errors: `KEY=VALUE, such as time=720`.
 
     Raises:
         OptionError: a text without key or `=`, or two with the same key.

@@ -1,4 +1,4 @@
-"""Read files written by `torch.save` without running anything they carry, and the options and records in them.
+"""Read files written by `torch.save` without executing code in them; read the options and records in checkpoints.
 
 torch is imported when a file is opened.
 """
@@ -24,13 +24,13 @@ def load_safely(
     """Return the content that `torch.save` wrote to `path`, memory-mapped if the file and torch allow it.
 
     Tensors, built-in containers, NumPy's numeric arrays and scalars, and the objects that fairseq stored (`Namespace`,
-    meters, omegaconf's configurations) are accepted as data. Everything else that the file names is refused, and so is
-    a call of these with anything but plain data (`fairseq_compat.plain_data`).
+    meters, omegaconf's configurations) are accepted as data. Everything else that the file names is refused. So is a
+    call of these objects with anything but plain data (`fairseq_compat.plain_data`).
 
     Args:
         path: the file.
         error: class of the error for a file that is refused, damaged or missing.
-        what: what the file should be, for the message.
+        what: description of the expected file, for the message.
     """
     import torch
 
@@ -78,13 +78,13 @@ def options_of(checkpoint: Mapping[str, Any], part: str) -> dict[str, Any]:
 
 
 def updates_of(checkpoint: Mapping[str, Any]) -> int | None:
-    """Return the number of updates of the training, None if the checkpoint does not say."""
+    """Return the number of updates of the training, None if the checkpoint does not have it."""
     history = checkpoint.get("optimizer_history") or [{}]
     return history[-1].get("num_updates")
 
 
 def option_nodes(state: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield where model options are: sections of `cfg` (fairseq >= 0.10), then `args`."""
+    """Yield the places of model options: sections of `cfg` (fairseq >= 0.10), then `args`."""
     cfg = state.get("cfg") or {}
     for node in (cfg.get("embed_init_options"), cfg.get("model"), state.get("args")):
         if isinstance(node, Namespace):
@@ -94,7 +94,7 @@ def option_nodes(state: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def initialisation_record(state: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the record of `--embed-init` that a training left in its checkpoints; None if there is none to be read."""
+    """Return the record of `--embed-init` in a checkpoint; None if there is no readable one."""
     for node in option_nodes(state):
         if isinstance(node.get("embed_init_record"), str):
             return record_in(node["embed_init_record"])

@@ -1,4 +1,4 @@
-"""From Python, without fairseq: read vectors, make an embedding matrix, fill an `nn.Embedding` (only this needs torch).
+"""Read vectors, make an embedding matrix, fill an `nn.Embedding` (only this needs torch) in Python, without fairseq.
 
     import embinit_fairseq as ei
 
@@ -37,7 +37,7 @@ from embinit_fairseq.vocab.dictionary import (
     vocabulary_of,
 )
 
-#: a tokenizer's names of special symbols -> their roles; of several the first: a `</s>` that also pads must not be 0
+#: a tokenizer's names of special symbols -> their roles; the first one counts: a `</s>` that also pads must not be 0
 _ROLES = {"bos": "bos", "cls": "bos", "eos": "eos", "sep": "eos", "unk": "unk", "mask": "mask", "pad": "pad"}
 #: further names in lists of symbols
 _NAMED = _ROLES | {"s": "bos", "sos": "bos", "start": "bos", "/s": "eos", "end": "eos"}
@@ -47,7 +47,7 @@ _SPECIAL = re.compile(r"</?\w+>|\[\w{3,}\]|<\|\S+\|>")
 
 @dataclass(repr=False)
 class Vectors:
-    """words: V, in the order of the file; matrix: (V, D) float32. source: the file. missing: words that it lacks."""
+    """Hold vectors. words: V, in the file's order; matrix: (V, D) float32. source: the file. missing: words without."""
 
     words: list[str]
     matrix: np.ndarray
@@ -97,7 +97,7 @@ class Vectors:
 
         Raises:
             VectorFileError: if a word or number cannot be written.
-            OutputError: if the place cannot be written to, or the name is that of another format (`.bin`).
+            OutputError: if the place cannot be written to, or the name has the ending of another format (`.bin`).
         """
         name = os.fspath(path)
         if name.endswith(".npz"):
@@ -108,7 +108,7 @@ class Vectors:
 
 
 class EmbeddingMatrix(NamedTuple):
-    """matrix: (N, D) float32. report: coverage and numbers, as in `embed_init.json`."""
+    """Hold the matrix (N, D) float32, and the report: coverage and numbers, as in `embed_init.json`."""
 
     matrix: np.ndarray
     report: dict[str, Any]
@@ -119,11 +119,11 @@ def load_vectors(path: PathLike, words: Collection[str] | None = None, format: s
 
     Args:
         path: the file or folder.
-        words: read only these spellings (None: all); those without a vector are in `missing`.
-        format: None to recognise it.
+        words: read only these spellings (None: all); words without a vector are in `missing`.
+        format: format of the vectors; None to recognise it.
 
     Raises:
-        VectorFileError, OptionError, CheckpointError: as the flag does.
+        VectorFileError, OptionError, CheckpointError: as with the flag.
     """
     if isinstance(words, str):
         raise OptionError(f"words={words!r}: give several, as in words=[{words!r}]")
@@ -150,25 +150,25 @@ def embedding_matrix(
     """Make the embedding matrix that `--embed-init strategy` would give a model with these symbols.
 
     Args:
-        symbols: of the rows, in their order: a list, a mapping of symbols to rows, the path of a fairseq dict.txt, a
+        symbols: one per row, in their order: a list, a mapping of symbols to rows, the path of a fairseq dict.txt, a
             fairseq Dictionary, or a Hugging Face tokenizer. Special symbols of a list (`<pad>`, `[PAD]`, `</s>`,
             `<unk>`, `<|endoftext|>` ...) are not words.
         source: vectors, or several as in `--embed-init-path` (`concat:A,B`); None for strategies that draw everything.
         strategy: one of `init.strategies.STRATEGIES`.
-        dim: D; by default that of the vectors.
-        pad: row or symbol of the padding, which is zero; by default as symbols say.
+        dim: D; by default the vectors' D.
+        pad: row or symbol of the padding, which is zero; by default the one among the symbols.
         oov: how rows without a vector are filled (`--embed-init-oov`).
         seed: `--embed-init-seed`.
         std: `--embed-init-std`.
         match: `--embed-init-match`.
         slot: name of the embedding matrix in a model.
-        format: of the vectors; None to recognise it.
+        format: format of the vectors; None to recognise it.
 
     Returns:
         The matrix, and a report; its `missing` are the symbols without a vector.
 
     Raises:
-        OptionError, VectorFileError, DimensionError, CoverageError: as the flag does.
+        OptionError, VectorFileError, DimensionError, CoverageError: as with the flag.
     """
     chosen = _checked_strategy(strategy, source, std, oov, match)
     check_seed(seed := int(seed), "seed")
@@ -201,7 +201,7 @@ def init_embedding_(module: Any, symbols: Any, source: Any = None, strategy: str
 
     Args:
         module: the embedding, which has dim and the row of the padding.
-        symbols: of the rows, in their order; see `embedding_matrix`.
+        symbols: symbols of the rows, in their order; see `embedding_matrix`.
         source: vectors; None for strategies that draw everything.
         strategy: one of `init.strategies.STRATEGIES`.
         **options: further arguments of `embedding_matrix`.
@@ -315,7 +315,7 @@ def vocabulary_of_rows(symbols: Any, pad: int | str | None) -> Vocabulary:
 def _roles(names: Sequence[str]) -> dict[int, str]:
     """Return row -> role of the special symbols, by their names.
 
-    A list that begins with fairseq's four is fairseq's, and has the special rows of the commands.
+    A list that begins with fairseq's four special symbols has the special rows of fairseq's commands.
     """
     if [*names[: len(SPECIAL_SYMBOLS)]] == [*SPECIAL_SYMBOLS]:
         return special_rows(names)

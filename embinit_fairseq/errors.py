@@ -18,9 +18,9 @@ class DimensionError(EmbinitError):
     """The dimension of the vectors differs from that of the model's embedding matrix.
 
     Args:
-        fact: what differs, without a remedy, for callers who have one of their own.
+        fact: the difference, without a remedy, for callers that add another remedy.
         dim: dimension of the vectors.
-        remedy: what to do.
+        remedy: advice for the user.
     """
 
     def __init__(self, fact: str, dim: int, remedy: str = "choose vectors of the expected dimension") -> None:
@@ -98,10 +98,10 @@ def check_heads(heads: int, dim: int, heads_name: str, dim_name: str) -> None:
 
 
 def listed(names: Iterable[object], most: int = 10, total: int | None = None) -> str:
-    """Return the first names for a message: `a, b and 2,000 more`. total: of all, if not all are given."""
-    given = [str(name) for name in names]
-    more = (len(given) if total is None else total) - len(given[:most])
-    return ", ".join(given[:most]) + (f" and {more:,} more" if more else "")
+    """Return the first names for a message: `a, b and 2,000 more`. total: number of all names, if more."""
+    texts = [str(name) for name in names]
+    more = (len(texts) if total is None else total) - len(texts[:most])
+    return ", ".join(texts[:most]) + (f" and {more:,} more" if more else "")
 
 
 def counted(number: int, noun: str) -> str:

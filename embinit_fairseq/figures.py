@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _PANEL = 2.7
 #: dots per inch
 _DPI = 140
-#: most classes of a confusion matrix whose numbers are written into it
+#: largest number of classes of a confusion matrix with numbers in it
 _READABLE = 24
 
 

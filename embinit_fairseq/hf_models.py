@@ -38,17 +38,17 @@ def expand_hf(
 ) -> dict[str, Any]:
     """Add words to a tokenizer, and their rows to its model, both in place. If it raises, both are as before.
 
-    Old rows and logits stay; tied matrices stay tied; new output biases are made like the rows. Words take rows that
-    the tokenizer leaves free first. Make the optimizer afterwards: it must see the longer matrices.
+    Old rows and logits stay; tied matrices stay tied; new output biases are made like the rows. Words first take rows
+    that the tokenizer leaves free. Make the optimizer afterwards: it must see the longer matrices.
 
     Args:
         model: a `PreTrainedModel`; adapters are added afterwards.
         tokenizer: its tokenizer.
         words: as for `tokenizer.add_tokens`: texts, which are found inside of longer words, too, or `AddedToken`s
             (`AddedToken("stent", single_word=True)`). For models that generate text write `" stent"`: GPT-2's
-            tokenizers see the space before a word, and those of sentencepiece leave it out of generated text else.
+            tokenizers see the space before a word; tokenizers of sentencepiece would leave it out of generated text.
             Words of scripts without spaces have none.
-        method: of `init.methods.EXPANSION`, without `distill`. `subword` takes the tokenizer's subwords of the word.
+        method: a name in `init.methods.EXPANSION`, except `distill`. `subword`: the tokenizer's subwords of the word.
         average_over: `all` tokens, or `words` (no special ones).
         counts: token -> its occurrences in a text, for `tokens` of the report.
         pad_to_multiple_of: the number of rows is rounded up; further rows are the mean of old ones.
@@ -56,7 +56,7 @@ def expand_hf(
 
     Returns:
         The report of `expand`, and `rows`: word -> row. There is no bound for a model without output over the
-        vocabulary, and for one with a soft cap on its logits (Gemma 2).
+        vocabulary, or with a soft cap on its logits (Gemma 2).
 
     Raises:
         OptionError, DataError: naming the argument and the remedy.
@@ -78,7 +78,7 @@ def expand_hf(
     has_bound = model.get_output_embeddings() is not None and not _has_soft_cap(model)
     report = report_of(recipe, new.symbols, np.isin(np.arange(new_size), rows), counts, has_bound)
     longer = changed_tables(recipe, {name: _by_row(value, size) for name, value in tables.items()})
-    # From here on nothing is refused: all numbers are there, and a copy of the tokenizer has taken the words
+    # From here on nothing fails: all numbers are computed, and a copy of the tokenizer has taken the words
     tokenizer.add_tokens(list(words))
     for name, value in tables.items():
         value.data, value.grad = longer[name].unsqueeze(0) if _axis(value, size) else longer[name], None
@@ -91,7 +91,10 @@ def expand_hf(
 
 
 def rows_of_model(model: Any) -> tuple[dict[str, Any], list[tuple[Any, str]]]:
-    """Return what depends on the number of tokens: name -> tensor, tied ones once, and (object, attribute).
+    """Return the tensors and attributes that depend on the number of tokens.
+
+    Returns:
+        Name -> tensor, tied tensors once; (object, attribute) of each number.
 
     Raises:
         OptionError: the model is not one that can have more tokens.
@@ -131,7 +134,7 @@ def rows_of_model(model: Any) -> tuple[dict[str, Any], list[tuple[Any, str]]]:
 
 
 def _checked_size(model: Any) -> int:
-    """Return the number of rows; raise OptionError unless all that is known about it agrees."""
+    """Return the number of rows; raise OptionError unless configuration, embeddings and outputs agree."""
     import torch
     from transformers import PreTrainedModel
 
@@ -179,7 +182,7 @@ def _checked_size(model: Any) -> int:
 
 
 def _built_for(model: Any, size: int) -> Any:
-    """Return the model's class, built from its config for so many tokens, without numbers."""
+    """Return a model of the same class, built from its config for `size` tokens, without numbers."""
     import torch
 
     config, old_size = copy.deepcopy(model.config), len(model.get_input_embeddings().weight)
@@ -249,21 +252,21 @@ def rows_of_words(
             "new word would take its row; add such tokens first (M2M100: "
             "tokenizer.add_tokens([*tokenizer.lang_token_to_id], special_tokens=True))"
         )
-    given = words if isinstance(words, str) else [getattr(word, "content", word) for word in words]
-    texts = new_words(given, list(ids))
+    word_texts = words if isinstance(words, str) else [getattr(word, "content", word) for word in words]
+    texts = new_words(word_texts, list(ids))
     subwords = [_subwords(tokenizer, text, needs_subwords) for text in texts]
     trial = copy.deepcopy(tokenizer)
     trial.add_tokens(list(words))
     rows = [trial.convert_tokens_to_ids(text) for text in texts]
     for text, row in zip(texts, rows):
-        found = _ids(trial, text)
+        token_ids = _ids(trial, text)
         if row in ids.values():
             raise OptionError(
                 f"tokenizer: its ids have gaps, so that {text!r} gets id {row}, which another token has; number its "
                 f"tokens from 0 to {len(ids) - 1} without gaps"
             )
-        if row not in found:
-            read = " ".join(trial.convert_ids_to_tokens(found))
+        if row not in token_ids:
+            read = " ".join(trial.convert_ids_to_tokens(token_ids))
             raise OptionError(
                 f"words: the tokenizer reads {text!r} as {read!r} also when it is added; remove it, or give "
                 f"AddedToken({text!r}, normalized=False)"
@@ -277,21 +280,21 @@ def rows_of_words(
 
 
 def _subwords(tokenizer: Any, text: str, are_needed: bool) -> Combination:
-    """Return the mean of the subwords; raise OptionError if the text is one token, or has none that is known."""
+    """Return the mean of the subwords; raise OptionError if the text is one token, or has no known token."""
     rows = _ids(tokenizer, text)
     tokens = tokenizer.convert_ids_to_tokens(rows)
-    kept = inside_of_text(text, tokens)
-    found = [row for row, token in zip(rows, tokens) if token in kept]
-    is_unknown = not found or tokenizer.unk_token_id in found
-    if len(found) == 1 and not is_unknown:
+    inner_tokens = inside_of_text(text, tokens)
+    token_rows = [row for row, token in zip(rows, tokens) if token in inner_tokens]
+    is_unknown = not token_rows or tokenizer.unk_token_id in token_rows
+    if len(token_rows) == 1 and not is_unknown:
         raise OptionError(
-            f"words: {text!r} is one token already, {tokenizer.convert_ids_to_tokens(found)[0]!r}; remove it"
+            f"words: {text!r} is one token already, {tokenizer.convert_ids_to_tokens(token_rows)[0]!r}; remove it"
         )
     if are_needed and is_unknown:
         raise OptionError(
             f"words: the tokenizer has no subwords for {text!r}, which method subword needs; take avg, or remove it"
         )
-    return np.array(found), None
+    return np.array(token_rows), None
 
 
 def _ids(tokenizer: Any, text: str) -> list[int]:
@@ -300,9 +303,9 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
 
 def _vocabularies(tokenizer: Any, size: int, new_size: int, words: Mapping[int, str]) -> tuple[Vocabulary, Vocabulary]:
     """Return the old and new symbols of the rows; rows without a token have the name of a filler."""
-    known = vocabulary_of_rows(tokenizer, None)
-    names = [*known.symbols, *map(filler, range(len(known), new_size))]
+    vocabulary = vocabulary_of_rows(tokenizer, None)
+    names = [*vocabulary.symbols, *map(filler, range(len(vocabulary), new_size))]
     new_names = [words.get(row, name) for row, name in enumerate(names)]
     ones = np.ones(new_size, dtype=np.int64)
-    old = Vocabulary(names[:size], ones[:size], known.roles, known.added)
-    return old, Vocabulary(new_names, ones, known.roles, known.added | words.keys())
+    old = Vocabulary(names[:size], ones[:size], vocabulary.roles, vocabulary.added)
+    return old, Vocabulary(new_names, ones, vocabulary.roles, vocabulary.added | words.keys())

@@ -1,8 +1,7 @@
 """Read text and JSON, write files and folders.
 
 A file or folder is written under a temporary name in the same folder and moved by `os.replace` when it is complete, so
-that nothing half-written has a final name. A process that is killed may leave the temporary one, which the next call
-names.
+that no incomplete file has a final name. A killed process may leave the temporary file, which the next call names.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def read_lines(
         path: the file.
         error: class of the error for a file that is missing or not UTF-8.
         flag: option that names the file, for messages.
-        errors: what to do with bytes that are not UTF-8, as for `bytes.decode`.
+        errors: treatment of bytes that are not UTF-8, as for `bytes.decode`.
     """
     where = _named(flag, path)
     try:
@@ -86,7 +85,7 @@ def read_json(
 
 
 def parse_json(content: str | bytes, where: str, error: type[EmbinitError], *, remedy: str = "copy it again") -> Any:
-    """Return the value of a JSON text; raise `error`, which begins with `where` and ends with `remedy`, for another."""
+    """Return the value of a JSON text; raise `error`, which begins with `where` and ends with `remedy`, otherwise."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as cause:  # ValueError: not JSON, not UTF-8, a number of 4,300 digits
@@ -111,7 +110,7 @@ def check_inputs(files: Mapping[str, str | None]) -> dict[str, str]:
     """Return option -> path of the files that are given.
 
     Args:
-        files: name of an option as argparse has it (`bpe_codes`) -> path, or None if it is not given.
+        files: argparse's name of an option (`bpe_codes`) -> path, or None if it is not given.
 
     Raises:
         DataError, CheckpointError: for a path that is not a file.
@@ -121,7 +120,7 @@ def check_inputs(files: Mapping[str, str | None]) -> dict[str, str]:
         # several files of one option are numbered: `keep_text 2`
         flag = f"--{name.partition(' ')[0].replace('_', '-').replace('dictionary', 'dict')}"
         error = CheckpointError if name == "checkpoint" else DataError
-        if not path:  # of a shell's variable that is not set
+        if not path:  # a variable of the shell that is not set
             raise error(f"{flag}: an empty path; give that of a file")
         check_is_file(path, flag, error)
     return inputs
@@ -143,11 +142,11 @@ def _unreadable(path: PathLike, cause: OSError) -> str:
 
 
 def not_utf8(raw: bytes, number: int, at: int = 0) -> str:
-    """Return, for a message, what a line is that is not UTF-8, and the remedy.
+    """Describe, for a message, a line that is not UTF-8, with the remedy.
 
     Args:
         raw: the line.
-        number: its 1-based number; the first one may begin with a mark.
+        number: its 1-based number; the first line may begin with a byte-order mark.
         at: position of the first wrong byte.
     """
     name = next((name for mark, name in _MARKS.items() if number == 1 and raw.startswith(mark)), "")
@@ -247,7 +246,7 @@ def whole_folder(
 
 @contextlib.contextmanager
 def _temporary(place: Path) -> Iterator[Path]:
-    """Yield an unused name in the folder of `place`; a file or folder that has it at the end is removed."""
+    """Yield an unused name in the folder of `place`; at the end, a file or folder of this name is removed."""
     temporary = Path(f"{_prefix(place)}{uuid.uuid4().hex[:8]}.tmp")
     try:
         yield temporary
@@ -299,7 +298,7 @@ def check_folder(
     """
     folder = Path(os.path.realpath(path))
     where = _named(option, path)
-    if not os.fspath(path):  # of a shell's variable that is not set
+    if not os.fspath(path):  # a variable of the shell that is not set
         raise OutputError(f"{option}: an empty path; give that of a folder")
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{where}: there is a file of this name; {_another(option)}")

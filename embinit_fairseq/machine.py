@@ -64,10 +64,10 @@ def cores() -> int:
 
 
 def hardware() -> dict[str, Any]:
-    """Return {"cpu": name, "cores": usable ones, "threads": of torch, "gpus": names}; None for what torch does not say.
+    """Return {"cpu": name, "cores": usable ones, "threads": of torch, "gpus": names}; None for unknown values.
 
-    torch is asked in a process of its own, since it would stay in the memory of this one. With one thread and no
-    device of NVIDIA or AMD the answer is known without the seconds that this takes.
+    torch runs in another process, since it would stay in the memory of this one. With one thread and no device of
+    NVIDIA or AMD the answer is known without torch.
     """
     facts: dict[str, Any] = {"cpu": cpu_name(), "cores": cores()}
     devices = [device for name in ("nvidia[0-9]*", "dxg", "kfd") for device in Path("/dev").glob(name)]

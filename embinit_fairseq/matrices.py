@@ -1,4 +1,4 @@
-"""Give other rows to arrays, tensors and modules of torch, and return them in the form in which they came."""
+"""Give other rows to arrays, tensors and modules of torch, and return them in the same form."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ class Matrices:
     """Hold matrices and biases that have one row per symbol. Tied ones, which share their numbers, are one table.
 
     Args:
-        given: an array, a tensor, a module of torch with a `weight` (N, D) and perhaps a `bias` (N,), or a mapping of
-            names to them.
+        matrices: an array, a tensor, a module of torch with a `weight` (N, D) and perhaps a `bias` (N,), or a mapping
+            of names to them.
         size: number of symbols.
 
     Raises:
         OptionError: a matrix has another number of rows, or no numbers that can be changed.
     """
 
-    def __init__(self, given: Any, size: int) -> None:
-        self._is_one = not isinstance(given, Mapping)
-        self.given: Mapping[str, Any] = {"matrix": given} if self._is_one else given
+    def __init__(self, matrices: Any, size: int) -> None:
+        self._is_one = not isinstance(matrices, Mapping)
+        self.by_name: Mapping[str, Any] = {"matrix": matrices} if self._is_one else matrices
         self.tables: dict[str, Any] = {}
         #: name -> parameter of a module ("" for an array or tensor) -> table
         self._places: dict[str, dict[str, str]] = {}
         first: dict[Any, str] = {}
-        for name, value in self.given.items():
+        for name, value in self.by_name.items():
             is_module = hasattr(value, "named_parameters")
             self._places[name] = {}
             for part, table in _parameters(name, value) if is_module else [("", value)]:
@@ -44,14 +44,14 @@ class Matrices:
             raise OptionError("matrices: none; give an array, a tensor, an nn.Embedding, an nn.Linear, or a mapping")
 
     def changed(self, recipe: Recipe) -> Any:
-        """Return the matrices with the new rows, as they were given; tied ones stay tied."""
+        """Return the matrices with the new rows, in the same form; tied ones stay tied."""
         made = changed_tables(recipe, self.tables)
         parameters: dict[str, Any] = {}
         result = {}
         for name, places in self._places.items():
             is_module = "" not in places
             result[name] = (
-                _module(self.given[name], places, made, parameters, recipe) if is_module else made[places[""]]
+                _module(self.by_name[name], places, made, parameters, recipe) if is_module else made[places[""]]
             )
         return result["matrix"] if self._is_one else result
 
@@ -69,20 +69,20 @@ def _parameters(name: str, module: Any) -> list[tuple[str, Any]]:
 
 
 def _memory(table: Any) -> tuple[Any, ...]:
-    """Return the same for arrays or tensors that are the same numbers in memory."""
+    """Return a key that is equal for arrays or tensors that share their numbers in memory."""
     if isinstance(table, np.ndarray):
         return "array", table.ctypes.data, table.dtype, table.shape, table.strides
     return "tensor", table.data_ptr(), table.dtype, tuple(table.shape), table.stride()
 
 
-def _module(given: Any, tables: Mapping[str, str], made: Mapping[str, Any], parameters: dict[str, Any], recipe: Recipe):
-    """Return a module like `given` with other rows. parameters: table -> new parameter, for tied modules."""
+def _module(layer: Any, tables: Mapping[str, str], made: Mapping[str, Any], parameters: dict[str, Any], recipe: Recipe):
+    """Return a copy of `layer` with other rows. parameters: table -> new parameter, for tied modules."""
     import torch
 
-    own = dict(given.named_parameters(recurse=False))
+    own = dict(layer.named_parameters(recurse=False))
     for name, table in tables.items():
         parameters.setdefault(table, torch.nn.Parameter(made[table], requires_grad=own[name].requires_grad))
-    changed = copy.deepcopy(given, {id(own[name]): parameters[table] for name, table in tables.items()})
+    changed = copy.deepcopy(layer, {id(own[name]): parameters[table] for name, table in tables.items()})
     for attribute in ("num_embeddings", "out_features"):
         if hasattr(changed, attribute):
             setattr(changed, attribute, len(recipe.weights.old_row))

@@ -1,4 +1,4 @@
-"""From Python, without fairseq: rows of new words for embedding matrices, output layers and biases.
+"""Make rows of new words for embedding matrices, output layers and biases in Python, without fairseq.
 
     import embinit_fairseq as ei
 
@@ -6,8 +6,8 @@
     new.matrices["in"], new.symbols, new.report["bound"]
     ei.transfer(embedding, old_symbols, new_symbols, "focus", vectors="glove.6B.300d.txt").matrices
 
-The numbers equal `embinit expand-vocab` and `transfer-vocab` with the same names of matrices, symbols and seed. A model
-of Hugging Face: `ei.expand_hf` (`hf_models`).
+The numbers equal `embinit expand-vocab` and `transfer-vocab` with the same names of matrices, symbols and seed. For a
+model of Hugging Face, see `ei.expand_hf` (`hf_models`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from embinit_fairseq.vocab.dictionary import Vocabulary, is_filler
 
 #: word -> its old subwords, or old symbols with weights that sum to 1
 Subwords = Mapping[str, "Sequence[str] | Mapping[str, float]"]
-#: by how much given weights may miss 1: float32
+#: largest difference of the sum of a user's weights from 1: float32
 _TOLERANCE = 1e-6
 
 
 class Changed(NamedTuple):
-    """matrices: in the form in which they were given. symbols: of their rows. report: method, bound, coverage."""
+    """Hold the matrices, in the form of the input, the symbols of their rows, and the report."""
 
     matrices: Any
     symbols: list[str]
@@ -57,15 +57,15 @@ def expand(
 ) -> Changed:
     """Add rows of new words after the last row, as `embinit expand-vocab` makes them.
 
-    The matrices that are given stay as they are. Old rows are copied. Matrices that share their numbers (tied ones)
+    The input matrices stay as they are. Old rows are copied. Matrices that share their numbers (tied ones)
     share them afterwards. The optimizer's moments are not changed: make the optimizer afterwards.
 
     Args:
         matrices: an array or tensor (N, D), a bias (N,), an `nn.Embedding`, an `nn.Linear`, or a mapping of names to
             them. All have the same symbols.
-        symbols: of the N rows, as for `embedding_matrix`.
-        words: the new ones.
-        method: of `init.methods.EXPANSION`, without `distill`.
+        symbols: symbols of the N rows, as for `embedding_matrix`.
+        words: the new words.
+        method: a name in `init.methods.EXPANSION`, except `distill`.
         subwords: for `subword`: word -> old subwords, or word -> {old symbol: weight}, whose weights sum to 1.
         average_over: `all` old rows, or `words` (no special ones); fillers (`madeupword0000`) are never averaged.
         counts: symbol -> its occurrences in a text, for `tokens` of the report.
@@ -115,13 +115,13 @@ def transfer(
         old: symbols of the rows.
         new: the other symbols; lists, mappings, paths of a dict.txt, Dictionaries or tokenizers, as for
             `embedding_matrix`.
-        method: of `init.methods.TRANSFER`.
+        method: a name in `init.methods.TRANSFER`.
         subwords: for `subword`: new symbol -> old subwords; by default the longest from the left.
         counts: symbol -> its occurrences in a text; by default the counts in the dict.txt or Dictionary.
         **options: `vectors`, `format`, `noise_scale`, `sparsity`, `seed` (`init.requirements.MethodOptions`).
 
     Returns:
-        As `expand`. `bound` is that of KL(old given the kept symbols || new).
+        As `expand`. `bound` is the largest KL(old given the kept symbols || new).
 
     Raises:
         OptionError, DataError: naming the argument and the remedy.
@@ -150,7 +150,7 @@ def transfer(
     return Changed(held.changed(recipe), names, report_of(recipe, names, after.word, counts))
 
 
-# ---- Beginnings of the new rows -------------------------------------------------------------------------------------
+# ---- Initialisation of the new rows ---------------------------------------------------------------------------------
 
 
 def checked_method(
@@ -159,10 +159,10 @@ def checked_method(
     """Return the options of a method and its vectors; raise OptionError if the method does not have or take them.
 
     Args:
-        function: the one that the user calls.
-        method: its method.
+        function: the function that the user calls.
+        method: the user's method.
         methods: all methods of the function.
-        options: its further arguments.
+        options: further arguments of the user.
     """
     further = [option.name for option in fields(MethodOptions) if option.name != "method"]
     if unknown := [name for name in options if name not in further]:
@@ -179,7 +179,7 @@ def checked_method(
 
 
 def new_words(words: Sequence[str], symbols: Sequence[str]) -> list[str]:
-    """Return the new words; raise OptionError for words that are there already, or are none."""
+    """Return the new words; raise OptionError for words that are symbols already, or cannot be words."""
     if isinstance(words, str):
         raise OptionError(f"words={words!r}: give several, as in words=[{words!r}]")
     texts, present = list(words), set(symbols)
@@ -200,7 +200,7 @@ def new_words(words: Sequence[str], symbols: Sequence[str]) -> list[str]:
 
 
 def combinations(subwords: Subwords, rows: Mapping[str, int], symbols: Sequence[str]) -> dict[int, Combination]:
-    """Return new row -> combination of old rows, of the words that have rows.
+    """Return new row -> combination of old rows, for the words that have rows.
 
     Raises:
         OptionError: a subword is none of the symbols, or weights do not sum to 1; names word and subword.

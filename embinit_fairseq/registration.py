@@ -23,7 +23,7 @@ def register_with_fairseq(modules: Sequence[str]) -> None:
 
 
 class _AfterFairseq(importlib.abc.MetaPathFinder):
-    """Finds fairseq with its own loader, to whose end the registration is added."""
+    """Find fairseq with its own loader, and let the registration follow."""
 
     def __init__(self, modules: Sequence[str]) -> None:
         self.modules = modules
@@ -40,7 +40,7 @@ class _AfterFairseq(importlib.abc.MetaPathFinder):
 
 
 class _Loader:
-    """fairseq's own loader (which others may share), followed by the registration."""
+    """Run fairseq's own loader (which others may share), then the registration."""
 
     def __init__(self, loader, modules: Sequence[str]) -> None:
         self._loader, self._modules = loader, modules

@@ -1,3 +1,3 @@
-"""The version: in reports, signatures and `embinit --version`."""
+"""Define the version: in reports, signatures and `embinit --version`."""
 
 VERSION = "0.2.0"

@@ -172,12 +172,12 @@ def raw_vectors(records: Path) -> Iterator[Claim]:
 
 def masked_language_models(records: Path) -> Iterator[Claim]:
     """Yield the losses of masked language models after 6,000 updates."""
-    found: dict[tuple[str, str], list[float]] = {}
+    losses: dict[tuple[str, str], list[float]] = {}
     training: dict[tuple[str, str], list[float]] = {}
     on_processor: dict[tuple[str, str], list[float]] = {}
     for run in read(records / "tupe-rates.csv"):
         if run["epochs"][-1]["updates"] == 6000:
-            found.setdefault((run["model"], run["lr"]), []).append(loss(run))
+            losses.setdefault((run["model"], run["lr"]), []).append(loss(run))
             training.setdefault((run["model"], run["lr"]), []).append(best_epoch(run)["train_loss"])
             if "--cpu" in run["command"]:
                 on_processor.setdefault((run["model"], run["lr"]), []).append(loss(run))
@@ -190,23 +190,23 @@ def masked_language_models(records: Path) -> Iterator[Claim]:
         cells = []
         for key in ((model, "1e-3"), (model, "2e-3")):
             first = len(on_processor.get(key, []))  # the record has runs on a processor first
-            cells.append(", ".join(f"{x:.3f}" if i < first else f"*{x:.3f}*" for i, x in enumerate(found[key])))
+            cells.append(", ".join(f"{x:.3f}" if i < first else f"*{x:.3f}*" for i, x in enumerate(losses[key])))
         yield line(title, *cells), MLM
     four = ("bert_rope", "tupe_a_rope", "bert_r", "tupe_r")
     train = (f"{titles[model]} {statistics.mean(training[model, '2e-3']):.2f}" for model in four)
     yield f"at 2e-3 {', '.join(train)}", MLM
-    rope = [x for (model, _), values in found.items() if model in ("bert_rope", "tupe_a_rope") for x in values]
-    rest = [x for (model, _), values in found.items() if model not in ("bert_rope", "tupe_a_rope") for x in values]
+    rope = [x for (model, _), values in losses.items() if model in ("bert_rope", "tupe_a_rope") for x in values]
+    rest = [x for (model, _), values in losses.items() if model not in ("bert_rope", "tupe_a_rope") for x in values]
     yield f"(at most {max(rope):.3f}, at least {min(rest):.3f})", FINDINGS
     yield f"(at most {max(rope):.3f}) is better than every run without (at least {min(rest):.3f})", MLM
-    yield f"({cell(found['bert_r', '2e-3'], 2)}, {cell(found['tupe_r', '2e-3'], 2)}: standard deviations", MLM
+    yield f"({cell(losses['bert_r', '2e-3'], 2)}, {cell(losses['tupe_r', '2e-3'], 2)}: standard deviations", MLM
     untied = [b - a for a, b in zip(on_processor["tupe_a", "1e-3"], on_processor["bert_ad", "1e-3"])]
     yield (
         f"{statistics.mean(untied):.2f} bits less than BERT-A^d at 1e-3 (two seeds; 95 % interval {spread(untied, 2)})",
         MLM,
     )
     yield f"do not decide it (at 1e-3 {spread(untied, 2)})", FINDINGS
-    mean = {key: statistics.mean(values) for key, values in found.items()}
+    mean = {key: statistics.mean(values) for key, values in losses.items()}
     yield f"{mean['bert_rope', '2e-3']:.2f} [bits](../glossary.md) at their better learning rate", MLM
     yield f"RoPE has {mean['bert_rope', '2e-3']:.2f} bits at its better rate", FINDINGS
     yield f"{mean['tupe_r', '1e-3'] - mean['bert_rope', '2e-3']:.1f} less than relative positions", FINDINGS + MLM
@@ -279,34 +279,34 @@ def duo(records: Path) -> Iterator[Claim]:
     yield f"transformer with one set by {gain:.2f} bits after eight epochs", DUO
 
 
-def paired(found: dict[tuple[str, int], list[float]], first: str, second: str) -> str:
+def paired(perplexities: dict[tuple[str, int], list[float]], first: str, second: str) -> str:
     """Return the mean difference of two methods after 500 updates and half its 95 % interval over models."""
-    return around([a - b for a, b in zip(found[first, 500], found[second, 500])], 1)
+    return around([a - b for a, b in zip(perplexities[first, 500], perplexities[second, 500])], 1)
 
 
 def new_words(records: Path) -> Iterator[Claim]:
     """Yield perplexities after adding words, and what a model without new words gains by the last 20 updates."""
     with open(records / "books.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    found: dict[tuple[str, int], list[float]] = {}
+    ppl: dict[tuple[str, int], list[float]] = {}
     for row in rows:
         if row["experiment"] == "three_models":
-            found.setdefault((row["method"], int(row["updates"])), []).append(float(row["word_ppl"]))
-    mean = {key: statistics.mean(values) for key, values in found.items()}
+            ppl.setdefault((row["method"], int(row["updates"])), []).append(float(row["word_ppl"]))
+    mean = {key: statistics.mean(values) for key, values in ppl.items()}
     for method in ("none", "subword", "zeros", "avg"):
-        values = [found[method, updates] for updates in (0, 100, 500)]
+        values = [ppl[method, updates] for updates in (0, 100, 500)]
         cells = [f"{statistics.mean(three):,.1f} ± {statistics.stdev(three):.1f}" for three in values]
-        yield line(method, *cells, "" if method == "none" else paired(found, method, "none")), EXPANSION
-    yield f"`subword` against `zeros`: {paired(found, 'subword', 'zeros')}", EXPANSION
-    gains = [before - after for before, after in zip(found["none", 480], found["none", 500])]
+        yield line(method, *cells, "" if method == "none" else paired(ppl, method, "none")), EXPANSION
+    yield f"`subword` against `zeros`: {paired(ppl, 'subword', 'zeros')}", EXPANSION
+    gains = [before - after for before, after in zip(ppl["none", 480], ppl["none", 500])]
     yield f"`none` gains {min(gains):.1f} to {max(gains):.1f}", EXPANSION
-    yield f"end where `subword` does ({paired(found, 'distill', 'subword')})", EXPANSION
+    yield f"end where `subword` does ({paired(ppl, 'distill', 'subword')})", EXPANSION
     yield f"{mean['subword', 500]:.0f} from subwords, {mean['zeros', 500]:.0f} from zeros", FINDINGS
     yield f"{mean['avg', 500]:.0f} from the mean of all rows, {mean['none', 500]:.0f} without new words", FINDINGS
     yield f"gains {mean['none', 480] - mean['none', 500]:.0f} in the last 20 updates", FINDINGS
-    yield f"to zeros {paired(found, 'subword', 'zeros')}, to no new words {paired(found, 'subword', 'none')}", FINDINGS
-    yield f"`avg` to no new words {paired(found, 'avg', 'none')}", FINDINGS
-    same = paired(found, "distill", "subword")
+    yield f"to zeros {paired(ppl, 'subword', 'zeros')}, to no new words {paired(ppl, 'subword', 'none')}", FINDINGS
+    yield f"`avg` to no new words {paired(ppl, 'avg', 'none')}", FINDINGS
+    same = paired(ppl, "distill", "subword")
     yield f"end where the mean of the subwords does ({mean['distill', 500]:.1f}; {same})", FINDINGS
     starts = {(row["experiment"], row["run"]): row for row in rows if row["updates"] == "0"}
     for method in ("avg", "zeros", "subword"):
@@ -366,11 +366,11 @@ def of_controls(records: Path) -> Iterator[Claim]:
         f"{small} bits worse than one stream of both (three seeds) and {larger} worse than one of its size",
         FINDINGS + DUO,
     )
-    found, _, none = controls.perplexities_of_words(records)
+    perplexities, _, none = controls.perplexities_of_words(records)
     for method, name in (("subword", "subwords gain"), ("zeros", "zeros")):
-        gained = [none[model] - found[method][model] for model in none]
+        gained = [none[model] - perplexities[method][model] for model in none]
         yield f"{name} {around(gained, 1)}", FINDINGS
-    with_words, without = (statistics.mean(values.values()) for values in (found["subword"], none))
+    with_words, without = (statistics.mean(values.values()) for values in (perplexities["subword"], none))
     yield f"(perplexity {with_words:.0f}, and {without:.0f} without,", EXPANSION
     plateau = {arm: run["epochs"] for arm, run in runs_by(records / "plateau.csv", "model", "vectors", "seed").items()}
     for model, name in (("tupe_a", "TUPE-A has"), ("bert_ad", "BERT-A^d")):
@@ -397,8 +397,8 @@ def texts(root: Path) -> dict[str, str]:
 
 def missing(claims: Iterable[Claim], pages: dict[str, str]) -> list[str]:
     """Return the claims that a page lacks, however its lines are broken."""
-    found = {name: plain(text) for name, text in pages.items()}
-    return [claim for claim, names in claims if not all(plain(claim) in found[name] for name in names)]
+    plain_pages = {name: plain(text) for name, text in pages.items()}
+    return [claim for claim, names in claims if not all(plain(claim) in plain_pages[name] for name in names)]
 
 
 def main() -> None:
@@ -407,9 +407,9 @@ def main() -> None:
     parser.add_argument("root", type=Path, help="folder of this repository")
     root = parser.parse_args().root
     claims = [claim for part in PARTS for claim in part(root / RECORDS)]
-    found = missing(claims, texts(root))
-    print("".join(f"{claim}\n" for claim in found), end="")
-    sys.exit(bool(found))
+    missing_claims = missing(claims, texts(root))
+    print("".join(f"{claim}\n" for claim in missing_claims), end="")
+    sys.exit(bool(missing_claims))
 
 
 if __name__ == "__main__":

@@ -74,14 +74,14 @@ def step_size(records: Path) -> Iterator[str]:
     xavier = {place: of_seeds(runs, "1x", "on", place) for place in PLACES}
     for place, title in PLACES.items():
         for arm, sizes in ARMS.items():
-            if found := of_seeds(runs, *arm, place):
-                difference = shown(cost(found, xavier[place])) if arm != ("1x", "on") else ""
-                yield line(title, *(f"{size:g}" for size in sizes), losses(found.values()), training(found), difference)
+            if seeds := of_seeds(runs, *arm, place):
+                difference = shown(cost(seeds, xavier[place])) if arm != ("1x", "on") else ""
+                yield line(title, *(f"{size:g}" for size in sizes), losses(seeds.values()), training(seeds), difference)
     for arm, title in VECTORS.items():
         cells = []
         for place in ("added", "untied"):
-            if found := of_seeds(runs, *arm, place):
-                cells += [losses(found.values()), training(found), shown(cost(found, xavier[place]))]
+            if seeds := of_seeds(runs, *arm, place):
+                cells += [losses(seeds.values()), training(seeds), shown(cost(seeds, xavier[place]))]
         yield line(title, *cells)
     yield from _remedy(runs, xavier)
 
@@ -123,7 +123,7 @@ def content(records: Path) -> Iterator[str]:
         inits = ("xavier", "own_shuffled", "own", "oracle_shuffled", "oracle")
         arms = {init: of_seeds(runs, pairs, init) for init in inits}
         common = set.intersection(*map(set, arms.values()))
-        means = (f"{statistics.mean(best_loss(found[seed]) for seed in common):.3f}" for found in arms.values())
+        means = (f"{statistics.mean(best_loss(seeds[seed]) for seed in common):.3f}" for seeds in arms.values())
         worth = (shown(cost(arms[f"{name}_shuffled"], arms[name])) for name in ("own", "oracle"))
         yield line(f"{int(pairs):,}", *means, *worth)
         gain = cost(arms["xavier"], arms["oracle"])
@@ -135,18 +135,18 @@ def content(records: Path) -> Iterator[str]:
 
 def perplexities_of_words(records: Path) -> tuple[dict[str, dict[str, float]], int, dict[str, float]]:
     """Return method -> model -> perplexity after 500 updates; when `none` has read as much text, and its numbers."""
-    found: dict[tuple[str, int], dict[str, float]] = {}
+    ppl: dict[tuple[str, int], dict[str, float]] = {}
     with open(records / "equal_text.csv", encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            found.setdefault((row["method"], int(row["updates"])), {})[row["model"]] = float(row["word_ppl"])
-    last = max(updates for method, updates in found if method == "none")
-    return {method: values for (method, updates), values in found.items() if updates == 500}, last, found["none", last]
+            ppl.setdefault((row["method"], int(row["updates"])), {})[row["model"]] = float(row["word_ppl"])
+    last = max(updates for method, updates in ppl if method == "none")
+    return {method: values for (method, updates), values in ppl.items() if updates == 500}, last, ppl["none", last]
 
 
 def equal_text(records: Path) -> Iterator[str]:
     """Yield perplexities after 500 updates, and of `none` after as much text, one per language model."""
-    found, last, equal = perplexities_of_words(records)
-    fewer = found["none"]
+    perplexities, last, equal = perplexities_of_words(records)
+    fewer = perplexities["none"]
 
     def numbers(values: Iterable[float]) -> str:
         return ", ".join(f"{value:.1f}" for value in values)
@@ -154,7 +154,7 @@ def equal_text(records: Path) -> Iterator[str]:
     yield line("none, 500 updates", numbers(fewer.values()), "", "")
     yield line(f"none, {last} updates", numbers(equal.values()), "", "")
     for method in ("subword", "zeros", "avg"):
-        values = found[method]
+        values = perplexities[method]
         differences = ([values[model] - none[model] for model in values] for none in (fewer, equal))
         yield line(method, numbers(values.values()), *(shown(values, 1) for values in differences))
 
@@ -192,11 +192,11 @@ def duo(records: Path) -> Iterator[str]:
     for model, title in TWO_SETS.items():
         of_model = arms[model].values()
         best = [best_epoch(run) for run in of_model]
-        found = ", ".join(f"{row['valid_loss']:.3f} ({row['epoch']:.0f})" for row in best)
+        best_losses = ", ".join(f"{row['valid_loss']:.3f} ({row['epoch']:.0f})" for row in best)
         scores = ", ".join(f"{float(run['bleu']):.1f} ({float(run['brevity']):.3f})" for run in of_model)
         size = f"{int(next(iter(of_model))['parameters']) / 1e6:.2f}"
         difference = "" if model == "duo_two_sets" else shown(cost(arms["duo_two_sets"], arms[model]))
-        yield line(title, size, found, training(arms[model]), scores, difference)
+        yield line(title, size, best_losses, training(arms[model]), scores, difference)
 
 
 PARTS = (step_size, content, equal_text, plateau, duo)

@@ -315,11 +315,11 @@ def options_of(command: str, words: list[str]) -> dict[str, argparse.Action]:
         parser = getattr(options, f"get_{PARSERS[command]}_parser")()
         with contextlib.suppress(SystemExit, Exception), contextlib.redirect_stderr(io.StringIO()):
             options.parse_args_and_arch(parser, words, parse_known=True)  # adds those of the choices
-    found = {}
+    actions = {}
     for action in parser._actions:
         if action.option_strings and action.dest != "help":
-            found.setdefault(max(action.option_strings, key=len), action)
-    return found
+            actions.setdefault(max(action.option_strings, key=len), action)
+    return actions
 
 
 PARSERS = {
@@ -354,12 +354,12 @@ def warm_up() -> None:
     convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), words))
 
 
-def without_others(words: list[str], known: Collection[str]) -> list[str]:
+def without_others(words: list[str], own_options: Collection[str]) -> list[str]:
     """Return the arguments without the options, and their values, of other models."""
     others = {
         place for place, word in enumerate(words) if word.startswith("--encoder-") or word.startswith("--decoder-")
     }
-    others = {place for place in others if words[place] not in known}
+    others = {place for place in others if words[place] not in own_options}
     return [word for place, word in enumerate(words) if not {place, place - 1} & others]
 
 
@@ -375,10 +375,10 @@ def calls_of(command: str) -> Iterator[tuple[list[str], list[str], argparse.Acti
             own = [word.replace("{root}/bin", "{root}/lm") if choice in OF_ONE_LANGUAGE else word for word in words]
             needs = NEEDS.get(choice, "")
             own += [option, choice, *(needs if command == "train" else re.sub(r"--arch \S+", "", needs)).split()]
-            known = options_of(command, own)
-            own = without_others(own, known)  # sizes of a transformer
+            own_options = options_of(command, own)
+            own = without_others(own, own_options)  # sizes of a transformer
             yield own, [option, choice], None
-            for name, action in known.items():
+            for name, action in own_options.items():
                 if name not in base:
                     yield own, [option, choice], action
 
@@ -406,8 +406,8 @@ def main() -> None:
                 if place in done:
                     continue
                 value, dest = (value_of(action), action.dest) if action else (None, choice[-1] if choice else "data")
-                given = [word for word in (option, value) if word]
-                status, output, is_read = call(command, [*words, *given], dest, root)
+                arguments = [word for word in (option, value) if word]
+                status, output, is_read = call(command, [*words, *arguments], dest, root)
                 result = outcome(status, output, is_read or not action, option or "-", dest)
                 last = output.strip().rpartition("\n")[2][-200:]
                 print(*place, value, result, last, sep="\t", file=table, flush=True)

@@ -187,15 +187,15 @@ def duo_fairly(records: Path) -> Figure:
 def equal_text(records: Path) -> Figure:
     """Draw by how much new words lower the perplexity, a dot per language model: at equal updates, at equal text."""
     figure, axes = panels(2)
-    found, last, at_equal_text = perplexities_of_words(records)
-    draw_gains(axes[0], found, found["none"], "equal updates")
-    draw_gains(axes[1], found, at_equal_text, f"equal text ({last} updates without new words)")
+    perplexities, last, at_equal_text = perplexities_of_words(records)
+    draw_gains(axes[0], perplexities, perplexities["none"], "equal updates")
+    draw_gains(axes[1], perplexities, at_equal_text, f"equal text ({last} updates without new words)")
     return figure
 
 
-def draw_gains(axes: Axes, found: dict[str, dict[str, float]], none: dict[str, float], title: str) -> None:
+def draw_gains(axes: Axes, perplexities: dict[str, dict[str, float]], none: dict[str, float], title: str) -> None:
     """Draw the perplexity of each method minus that without new words, a dot per language model."""
-    methods = {method: found[method] for method in ("subword", "zeros", "avg")}
+    methods = {method: perplexities[method] for method in ("subword", "zeros", "avg")}
     differences = {method: [values[model] - none[model] for model in values] for method, values in methods.items()}
     draw_dots(axes, [(method, METHODS[method], values) for method, values in differences.items()], [0.0])
     axes.set(title=title, xlabel="perplexity - perplexity without new words", xlim=(-25, 3))
@@ -205,8 +205,8 @@ def new_words(records: Path) -> Figure:
     """Draw perplexity at equal text, and the probability of all new words before and after a shift of logits."""
     rows = rows_of(records / "books.csv")
     figure, (left, right) = panels(2)
-    found, _, none = perplexities_of_words(records)
-    draw_gains(left, found, none, "equal text, a dot per language model")
+    perplexities, _, none = perplexities_of_words(records)
+    draw_gains(left, perplexities, none, "equal text, a dot per language model")
     methods = ("subword", "zeros", "avg")
     shares = {(row["experiment"], row["run"]): row["kl_new_words_probability"] for row in rows if row["updates"] == "0"}
     trained = ("three_models", "lm1/", "as trained (log Z = 8.7)", "")
@@ -264,8 +264,8 @@ def step_size(records: Path) -> Figure:
     for panel, (place, title) in zip(axes, places.items()):
         points: defaultdict[float, dict[float, list[float]]] = defaultdict(dict)
         for arm, (size, rate) in ARMS.items():
-            if found := of_seeds(runs, *arm, place):
-                points[size][rate] = [best_epoch(run)["valid_loss"] for run in found.values()]
+            if seeds := of_seeds(runs, *arm, place):
+                points[size][rate] = [best_epoch(run)["valid_loss"] for run in seeds.values()]
         for size, colour in {0.1: "#88ccee", 1: BASELINE, 10: "#882255"}.items():
             if size in points:
                 draw_means(panel, points[size], colour, f"size {size:g}")
@@ -374,7 +374,7 @@ def draw_by_epoch(
     """Draw a line per run: solid for seed 1, dashed for seed 2, dotted for seed 3.
 
     Args:
-        axes: of the figure.
+        axes: the figure's axes.
         runs: (model, seed) -> run.
         models: model -> what it is, for the legend, and its colour.
         x, y: columns of the record.

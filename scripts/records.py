@@ -213,10 +213,10 @@ def contrast(args: argparse.Namespace) -> None:
         seeds = sorted(of_row.keys() & losses[baseline].keys())
         if values == baseline or not seeds:
             continue
-        found = [of_row[seed] - losses[baseline][seed] for seed in seeds]
-        mean, half = statistics.mean(found), interval(found)
+        differences = [of_row[seed] - losses[baseline][seed] for seed in seeds]
+        mean, half = statistics.mean(differences), interval(differences)
         bounds = "-" if half is None else f"{mean - half:+.3f} to {mean + half:+.3f}"
-        print(line(*values, ", ".join(f"{d:+.3f}" for d in found), f"{mean:+.3f}", bounds))
+        print(line(*values, ", ".join(f"{d:+.3f}" for d in differences), f"{mean:+.3f}", bounds))
 
 
 def around(differences: Sequence[float], digits: int, sign: str = "") -> str:

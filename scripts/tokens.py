@@ -80,8 +80,8 @@ def recorded_encoder(dictionary: str, model: str) -> Callable[[str], list[str]]:
     recorded = read_preparation(dictionary)
     if recorded is None:
         raise DataError(f"--like {dictionary}: no {FILE} next to it says how its text was prepared; give --kind")
-    given = files_of(recorded.steps, model) if model else None
-    return _checked(recorded.preparation(read_dictionary(dictionary, "--like").symbols, given))
+    user_files = files_of(recorded.steps, model) if model else None
+    return _checked(recorded.preparation(read_dictionary(dictionary, "--like").symbols, user_files))
 
 
 def _checked(prepare: Callable[[str], list[str]]) -> Callable[[str], list[str]]:

@@ -9,8 +9,8 @@ w_i + p_i,
 
     LN(w_i + p_i) = g (w_i - mean(w_i)) / s_i  +  g (p_i - mean(p_i)) / s_i  +  b
 
-so that word and position keep a part each, and b is a constant. The biases of the projections are constants, too. All
-products with a constant belong to none of the four terms and are summed in a fifth.
+so that word and position have one part each, and b is a constant. The biases of the projections are constants, too. All
+products with a constant belong to none of the four terms and are summed in a fifth term.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from embinit_fairseq import figures
 from embinit_fairseq.analysis.trained_model import TrainedModel
 from embinit_fairseq.errors import CheckpointError, OptionError
 
-#: query-to-key, as the paper names them; then all products with a bias of a layer norm or a projection
+#: names of query-to-key terms in the paper; then all products with a bias of a layer norm or a projection
 TERMS = ("word-to-word", "word-to-position", "position-to-word", "position-to-position", "constants")
 _ENCODER = "encoder.sentence_encoder."
-#: of torch's and the model's layer norms
+#: epsilon of torch's and the model's layer norms
 _EPS = 1e-5
 #: longest sentence, in tokens, whose words label the axes
 _READABLE = 24
@@ -38,7 +38,7 @@ _READABLE = 24
 
 @dataclass(frozen=True)
 class FirstLayer:
-    """The parameters that make the logits of the first layer, in double precision but for the large embed_tokens.
+    """Hold the parameters of the first layer's logits, in double precision except for the large embed_tokens.
 
     embed_tokens (V, C), embed_positions (L, C); norms: (gain, bias) of the layer norms before the attention, in order;
     weight (2C, C) and bias (2C,) of queries and keys.
@@ -104,10 +104,10 @@ def _split_layer_norm(parts: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
 def mean_terms(
     layer: FirstLayer, sentences: Iterable[Sequence[int]], head: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Average the terms over sentences, at (i, j) over the sentences that have both positions.
+    """Average the terms over sentences; at (i, j) the mean is over the sentences with both positions.
 
     Args:
-        layer: of the model.
+        layer: the model's first layer.
         sentences: token ids.
         head: 0-based; None: the mean over the heads.
 
@@ -158,12 +158,12 @@ def draw_correlations(
     """Draw the first four terms as two rows of panels.
 
     Args:
-        model: for the title.
+        model: name of the model, for the title.
         terms: (5, T, T).
         sentences: the symbols of each sentence; the words of a single short one label the axes.
         path: the PNG.
         head: 1-based, for the title; None: the mean over the heads.
-        own_scale: give each term a colour scale of its own.
+        own_scale: True for one colour scale per term.
     """
     figure, panels = figures.new_figure(2, 2)
     shared = figures.limits(terms[:4, 1:, 1:])

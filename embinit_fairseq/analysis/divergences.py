@@ -1,4 +1,4 @@
-"""Draw how far an expanded vocabulary moves a model's predictions, next to the bound (Hewitt 2021)."""
+"""Draw the effect of an expanded vocabulary on a model's predictions, next to the bound (Hewitt 2021)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def draw_divergences(
     """Draw one panel per method, all with the same logarithmic axes, and the bound as a line.
 
     Args:
-        checkpoint: its path, for the title.
+        checkpoint: path of the checkpoint, for the title.
         count: number of new words.
         methods: name -> {"mean", "bound" or None} of KL(old || new) per token, in nats.
         histograms: name -> {"edges": (bins + 1), "counts": (bins)}, all with the same edges.

@@ -1,7 +1,7 @@
-"""Compare how the values of embedding matrices are distributed (Kim et al. 2024, Tables 2 and 6, as a figure).
+"""Compare the distributions of values in embedding matrices (Kim et al. 2024, Tables 2 and 6, as a figure).
 
-Each matrix (N, D) has a density over the same bins; lines show Xavier's standard deviation for its size and that of the
-position encodings that a transformer adds.
+Each matrix (N, D) has a density over the same bins; lines show the standard deviations of Xavier's matrix of this size
+and of the position encodings that a transformer adds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _UNLIKE = 4
 
 @dataclass(frozen=True)
 class ValueHistogram:
-    """The distribution of the values of one matrix.
+    """Hold the distribution of the values of one matrix.
 
     moments: min, max, mean, std of all values. density: (bins,), such that its integral is the share of the values
     inside the bins. outside: the share of the others. reach: the largest absolute value, without the tails. xavier_std:
@@ -55,12 +55,12 @@ def embedding_matrices(state: Mapping[str, Any], path: str, slots: Sequence[str]
 
     Args:
         state: name -> parameter.
-        path: of the checkpoint, for messages.
+        path: the checkpoint's path, for messages.
         slots: the slots to return; none: all.
 
     Raises:
         CheckpointError: the model has no token embeddings.
-        OptionError: a slot that the model does not have.
+        OptionError: the model does not have a slot.
     """
     matrices: dict[str, np.ndarray] = {}
     for name, parameter in state.items():
@@ -87,12 +87,12 @@ def value_histograms(
 ) -> tuple[np.ndarray, list[ValueHistogram]]:
     """Count the values of several matrices over the same bins.
 
-    The axis is symmetric around 0 and holds all but a thousandth of the values of each matrix. If one matrix reaches
-    much further than another, bins grow with the distance from 0 (see `linear_width`).
+    The axis is symmetric around 0 and holds all but a thousandth of the values of each matrix. If the range of one
+    matrix is much wider than that of another, bins grow with the distance from 0 (see `linear_width`).
 
     Args:
         matrices: name -> (N, D).
-        bins: their number.
+        bins: number of bins.
         scaled: multiply all values by sqrt(D), as a transformer does.
 
     Returns:
@@ -123,9 +123,9 @@ def value_histograms(
 
 
 def linear_width(reaches: Sequence[float]) -> float | None:
-    """Return the x up to which an axis arcsinh(x / width) is to be nearly linear, so that all matrices have their bins.
+    """Return the width of an axis arcsinh(x / width), nearly linear up to it, on which all matrices have enough bins.
 
-    None: the matrices reach about as far, so that a linear axis shows all.
+    None: the ranges of the matrices are about equal, so that a linear axis shows all.
     """
     positive = [reach for reach in reaches if reach > 0]
     return min(positive) / 2 if positive and max(positive) > _UNLIKE * min(positive) else None
@@ -137,7 +137,7 @@ def draw_values(
     """Draw the densities on a logarithmic scale, with lines at + and - each sigma: Xavier's dashed, positions' dotted.
 
     Args:
-        edges, histograms, scaled: as of `value_histograms`.
+        edges, histograms, scaled: as for `value_histograms`.
         positions: D -> sigma of the position encodings, in the unit of the histograms.
         path: the PNG.
     """

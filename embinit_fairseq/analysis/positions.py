@@ -1,7 +1,7 @@
-"""Show what each head of a trained model attends to by position alone (Ke et al. 2021, Figure 6 and section 4.2).
+"""Show the attention of each head of a trained model by position alone (Ke et al. 2021, Figure 6 and section 4.2).
 
 H: heads; T: positions. The positional scores of TUPE and BERT-R depend neither on the words nor on the layer, so that
-there is one map (T, T) per head. The model's own modules compute it.
+there is one map (T, T) per head. The model's modules compute it.
 
 A map has one of five patterns, by numbers relative to T or to uniform attention. A (n, n): softmax of the scores over
 the keys, without [CLS]; m_i: number of keys that query i may see.
@@ -18,7 +18,7 @@ the keys, without [CLS]; m_i: number of keys that query i may see.
     locally    otherwise width <= 0.3
     broadly    otherwise
 
-A decoder's queries see no later keys, so that the direction says nothing: its heads are never `previous` or `next`.
+A decoder's queries see no later keys, so that the direction means nothing: its heads are never `previous` or `next`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from embinit_fairseq.modules.position_encoding import (
     published_name,
 )
 
-#: positions of a map if the user gives no length and the model has more
+#: largest number of positions of a map if the user gives no length
 LONGEST = 512
 #: name -> its meaning
 PATTERNS = {
@@ -64,7 +64,7 @@ _POSITIONS, _TOKENS = ".positions.", ".embed_tokens.weight"
 
 @dataclass(frozen=True)
 class PositionMap:
-    """The positional scores of the heads of one part of a model.
+    """Hold the positional scores of the heads of one part of a model.
 
     encoding: published name. scores (H, T, T): query i, key j; minus infinity where a decoder's query may not see the
     key. has_cls: row and column 0 belong to [CLS]. untied: they hold one constant each (equation (9)).
@@ -145,7 +145,7 @@ def _prefixes(model: TrainedModel) -> dict[str, str]:
 
 
 def _sizes(options: dict[str, Any], part: str, state: dict[str, Tensor]) -> PositionSizes:
-    """Return the sizes of an encoding by the shapes of its parameters, by the options where it has none."""
+    """Return the sizes of an encoding by the shapes of its parameters, else by the options."""
     # translation has no [CLS] and no option for it
     reset = None if options.get("tupe_tie_cls", True) else options["tupe_reset"]
     num_buckets, num_heads = state[_RELATIVE].shape if _RELATIVE in state else (0, options[f"{part}_attention_heads"])
@@ -172,7 +172,7 @@ def _sizes(options: dict[str, Any], part: str, state: dict[str, Tensor]) -> Posi
 
 @dataclass(frozen=True)
 class HeadPattern:
-    """The pattern of a head. keys: sum_i exp(entropy) / n, the keys that a query attends to on average."""
+    """Hold the pattern of a head. keys: sum_i exp(entropy) / n, the average number of keys that a query attends to."""
 
     name: str
     width: float
@@ -226,7 +226,7 @@ def _name(width: float, direction: float, distance: float, directed: bool) -> st
 def draw_positions(
     model: TrainedModel, shown: PositionMap, patterns: list[HeadPattern], softmax: bool, path: str
 ) -> None:
-    """Draw one panel per head: the scores, or with `softmax` the attention that they alone give; path: the PNG."""
+    """Draw one panel per head: the scores, or with `softmax` the attention by position alone; path: the PNG."""
     num_heads, length, _ = shown.scores.shape
     columns = min(num_heads, 2 if num_heads <= 4 else 4 if num_heads <= 16 else 6)  # 2: the width of a page
     figure, panels = figures.new_figure(columns, math.ceil(num_heads / columns))

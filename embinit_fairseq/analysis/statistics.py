@@ -1,7 +1,7 @@
 """Describe vectors as the embedding matrix of a dictionary (Kim et al. 2024, Tables 2 and 6).
 
-N rows and D columns of the embedding matrix; sigma_p: standard deviation of the vectors; sigma_x: that of Xavier's
-distribution for (N, D).
+N rows and D columns of the embedding matrix; sigma_p: standard deviation of the vectors; sigma_x: standard deviation of
+Xavier's distribution for (N, D).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def missing_words(vocabulary: Vocabulary, matched: np.ndarray, most: int) -> lis
 
 
 def file_statistics(table: VectorTable, formula: str = "fairseq", length: int = 1024) -> dict[str, Any]:
-    """Return the record of all vectors of a file as an embedding matrix; formula, length: of the position encoding."""
+    """Return the record of all vectors of a file as an embedding matrix; formula, length: of `position_table`."""
     rows = len(table.words)
     record = {**_origin(table.origin.path, table.origin), "rows": rows, "found": rows, "rows_by_rule": {}}
     record |= {"coverage_types": None, "coverage_tokens": None, "missing": []}
@@ -89,8 +89,8 @@ def dictionary_statistics(
     Args:
         reading: the vectors, as they were read for the dictionary.
         vocabulary: the dictionary.
-        formula, length: of the position encoding.
-        missing: list so many words without a vector.
+        formula, length: arguments of `position_table`.
+        missing: how many words without a vector are listed.
     """
     rows, dim, values = len(vocabulary), reading.source.vectors.shape[1], reading.source.matched_values
     record = {**_sources(reading), "rows": rows, **reading.coverage, "rows_by_rule": reading.rows_by_rule()}
@@ -111,7 +111,7 @@ def _origin(path: str, origin: Origin) -> dict[str, Any]:
 
 
 def _sources(reading: Reading) -> dict[str, Any]:
-    """Return the origin of a file; of several files their sums and, in `sources`, coverage and moments of each."""
+    """Return the origin of a file; for several files sums and, in `sources`, coverage and moments of each."""
     spec = reading.spec
     origins = [_origin(path, part.origin) for path, part in zip(spec.paths, reading.parts)]
     if spec.how is None:
@@ -130,7 +130,7 @@ def _comparisons(
 ) -> dict[str, Any]:
     """Return the other lines of Table 6: Xavier, pretrained_xavier, all scaled by sqrt(D), and the positions.
 
-    all_rows: of the whole (N, D) matrix, in which Xavier draws the `drawn` elements without a vector.
+    all_rows: lines for the whole (N, D) matrix, in which Xavier draws the `drawn` elements without a vector.
     """
     rows, dim = shape
     scale, bound, sigma_x = math.sqrt(dim), xavier_bound(rows, dim), xavier_std(rows, dim)

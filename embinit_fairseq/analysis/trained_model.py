@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """The model of a checkpoint. arch: name of the architecture. options: of the model. state: name -> parameter."""
+    """Hold the model of a checkpoint. arch: architecture. options: the model's options. state: name -> parameter."""
 
     path: str
     arch: str

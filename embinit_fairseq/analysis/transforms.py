@@ -1,7 +1,7 @@
 """Transform word vectors as a transformer does before its first layer, one named step at a time (Kim et al. 2024, 6).
 
 X (N, D): vectors; P (L, D): position encodings, row i for position i; sigma_x: Xavier's standard deviation for (N, D);
-sigma_p: that of X.
+sigma_p: standard deviation of X.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ def position_table(formula: str, length: int, dim: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Settings of the steps.
+    """Hold the settings of the steps.
 
     Args:
         xavier_rows: the N of sigma_x; None: the number of vectors.
         positions: a key of FORMULAS.
         position_rows: L.
-        seed: of the draw that chooses a position for each vector.
+        seed: seed of the draw that chooses a position for each vector.
     """
 
     xavier_rows: int | None = None
@@ -106,7 +106,7 @@ def xavier(matrix: np.ndarray, around: Surroundings) -> np.ndarray:
 
 
 def scaled_positions(matrix: np.ndarray, around: Surroundings) -> np.ndarray:
-    """Return X + P * sigma_p / sigma_x: P is as large, compared with X, as compared with vectors drawn by Xavier."""
+    """Return X + P * sigma_p / sigma_x: the ratio of P to X is the ratio of P to vectors drawn by Xavier."""
     rows, dim = matrix.shape
     target = xavier_std(around.xavier_rows or rows, dim)
     return matrix + random_positions(rows, dim, around) * np.float32(_spread(describe(matrix)) / target)

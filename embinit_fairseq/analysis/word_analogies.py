@@ -1,4 +1,4 @@
-"""The word-analogy task on word vectors, plain or transformed (Kim et al. 2024, Table 4).
+"""Solve word analogies with word vectors, plain or transformed (Kim et al. 2024, Table 4).
 
 A question `a b c d` reads: a is to b as c is to d. The answer is the word whose unit vector u has the highest
 u . (u_b - u_a + u_c), the question's own words excluded (3CosAdd; Mikolov et al. 2013).
@@ -29,7 +29,7 @@ Progress = Callable[[Iterable[int]], Iterable[int]]
 
 @dataclass(frozen=True)
 class Questions:
-    """Q questions in the order of their file.
+    """Hold Q questions in the order of their file.
 
     sections: names, in file order. section: (Q,) int64, the section of each question. words: Q tuples (a, b, c, d).
     """
@@ -62,7 +62,7 @@ def read_questions(path: str, lower: bool = True) -> Questions:
 
     Args:
         path: the file.
-        lower: change the questions to lower case, as uncased vectors need it.
+        lower: change the questions to lower case, for uncased vectors.
 
     Raises:
         DataError: the file is missing or not UTF-8, has no questions, or has a line of more or fewer than four words.
@@ -110,7 +110,7 @@ def nearest(
         (Q,) int64: the best row other than a, b and c, the lowest one in a tie; -1 if there is no other row.
 
     Raises:
-        DataError: for vectors that are not finite.
+        DataError: vectors are not finite.
     """
     norm = _norms(matrix)
     words, index = np.unique(questions, return_inverse=True)
@@ -152,7 +152,7 @@ def _norms(matrix: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Score:
-    """correct of `applicable` questions (all four words have vectors) among `total`."""
+    """Hold the number of correct answers to `applicable` questions (all four words have vectors) among `total`."""
 
     name: str
     correct: int
@@ -189,7 +189,7 @@ def score(
     Args:
         words: V words.
         matrix: (V, D) their vectors.
-        questions: what to answer.
+        questions: the questions.
         block, progress: as for `nearest`.
 
     Raises:

@@ -1,6 +1,6 @@
 """Average checkpoints of one training, parameter by parameter, into one checkpoint (`embinit average`).
 
-Everything but the parameters is the newest checkpoint's; the optimizer's state is left out.
+The newest checkpoint provides everything except the parameters; the optimizer's state is left out.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def best_checkpoints(
     Args:
         folder: the folder with the checkpoints.
         number: number of checkpoints.
-        wrong: metric, whether the highest value counted as the best -> why that is wrong; None if it is right.
+        wrong: called with the metric and whether its highest value is the best; returns a fault or None.
 
     Raises:
         CheckpointError: there are fewer, one was saved without a validation, or the worst ones were kept as the best.
@@ -116,8 +116,8 @@ def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
     """Write the mean of checkpoints to `output`, complete or not at all; one checkpoint is in memory at a time.
 
     Sums are in double precision. As in fairseq's scripts/average_checkpoints.py half precision becomes single, and
-    integers are divided without remainder. Booleans are the last checkpoint's. Parameters that share their memory there
-    share it in the mean. The moving average of --store-ema is left out: it would be one checkpoint's.
+    integers are divided without remainder. Booleans are the last checkpoint's. Parameters that share their memory in
+    the last checkpoint share it in the mean. The moving average of --store-ema is left out.
 
     Args:
         paths: the checkpoints.
@@ -166,7 +166,7 @@ def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
 
 
 def _means(model: dict[str, torch.Tensor], sums: dict[str, torch.Tensor], count: int) -> dict[str, torch.Tensor]:
-    """Return the means of the parameters, with the memory that those of `model` share; empties `sums`."""
+    """Return the means of the parameters, which share memory as in `model`; empties `sums`."""
     import torch
 
     shared: dict[tuple, torch.Tensor] = {}
@@ -185,7 +185,7 @@ def _means(model: dict[str, torch.Tensor], sums: dict[str, torch.Tensor], count:
 
 
 def _difference(first: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> str | None:
-    """Return how the first parameter differs that is not in both models with one shape and kind of numbers."""
+    """Describe the first parameter that is not in both models with one shape and dtype; None if all are."""
     for name in dict.fromkeys((*first, *other)):
         if name not in first or name not in other:
             return f"{name} is only in the {'first' if name in first else 'second'}"

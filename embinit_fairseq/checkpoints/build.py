@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: translation has a dictionary for the source (encoder) and one for the target (decoder); other tasks have one
 SIDES = ("encoder", "decoder")
-#: languages of a translation if neither the checkpoint nor file names tell them
+#: languages of a translation if neither the checkpoint nor file names have them
 UNKNOWN_LANGUAGES = ("source", "target")
 _HEAVY = ("model", "last_optimizer_state", "criterion")
 #: options that are reset: the weights come from the checkpoint, not from vector files; and by its record of
@@ -78,7 +78,7 @@ class Builder:
 
     @functools.cached_property
     def files(self) -> dict[str, set[str]]:
-        """Map the name of each dictionary that the task reads, relative to its data, to its sides (labels: none)."""
+        """Return name of each dictionary that the task reads, relative to its data -> its sides (labels: none)."""
         with self._prepared(None) as (cfg, read):
             dictionaries = dictionaries_of(self._set_up(cfg))
         files: dict[str, set[str]] = {name: set() for name, _ in read}
@@ -130,7 +130,7 @@ class Builder:
     def _prepared(self, texts: Texts | None) -> Iterator[tuple[Any, list[tuple[str, Any]]]]:
         """Yield the checkpoint's configuration, and (name, dictionary) of every dictionary that fairseq reads.
 
-        texts: None to find out which ones are read. Log and random states stay untouched.
+        texts: None to find out which dictionaries are read. Log and random states stay untouched.
         """
         import torch
         from fairseq.data import Dictionary
@@ -168,7 +168,7 @@ class Builder:
 
     @functools.cached_property
     def _upgraded(self) -> bytes:
-        """Return the configuration, pickled, as fairseq's `load_checkpoint_to_cpu` makes it, which takes no options."""
+        """Return the configuration, pickled, as fairseq's `load_checkpoint_to_cpu` upgrades it."""
         from fairseq import checkpoint_utils
         from fairseq.dataclass.utils import overwrite_args_by_name
         from omegaconf import OmegaConf
@@ -195,7 +195,7 @@ class Builder:
             ) from error
 
 
-# ---- What a task reads: dictionaries, languages, data ---------------------------------------------------------------
+# ---- Input of a task: dictionaries, languages, data -----------------------------------------------------------------
 
 
 def dictionaries_of(task: Any) -> tuple[Any, Any]:
@@ -215,7 +215,7 @@ def languages_of(options: dict[str, Any], path: str) -> tuple[str, str] | None:
     names of the binarised files next to `path`, else in the folder of the training's data, else UNKNOWN_LANGUAGES.
 
     Args:
-        options: the task's, as the checkpoint has them.
+        options: the task's options in the checkpoint.
         path: the dictionary.
     """
     if options.get("lang_pairs") or "source_lang" not in options or "target_lang" not in options:
@@ -234,8 +234,8 @@ def languages_of(options: dict[str, Any], path: str) -> tuple[str, str] | None:
 def data_folder(options: dict[str, Any], temporary: Path) -> str:
     """Return the folder of the training's data, or `temporary` if it is gone.
 
-    Some tasks look into it: for a configuration, or for folders of languages, for which they append tags. Folders for
-    `--langs` are made in `temporary`.
+    Some tasks look into the folder for a configuration, or for folders of languages, for which they append tags.
+    Folders for `--langs` are made in `temporary`.
     """
     langs, data = options.get("langs"), str(options.get("data") or "").split(os.pathsep)[0]
     languages = langs.split(",") if isinstance(langs, str) else []

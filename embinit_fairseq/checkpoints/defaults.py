@@ -1,7 +1,7 @@
-"""Give the options of a checkpoint of an earlier revision those that came later, with the defaults of its architecture.
+"""Add options that are newer than a checkpoint to its options, with the defaults of its architecture.
 
-fairseq does so for an architecture with the name of its dataclass (`tupe`). For one with a name of its own
-(`tupe_tiny`) it calls the function of the architecture alone, which sets what differs from the dataclass.
+fairseq does so for an architecture with the name of its dataclass (`tupe`). For another name (`tupe_tiny`) fairseq
+calls only the function of the architecture, which sets the values that differ from the dataclass.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def add_missing_options(options: Any) -> None:
     `max_source_positions` from the task, is added only to a configuration, which has that section.
 
     Args:
-        options: a Namespace, a dict or a DictConfig, changed in place. Others, and other models', are left as they are.
+        options: a Namespace, a dict or a DictConfig, changed in place; options of other models stay as they are.
     """
     from fairseq.models import ARCH_CONFIG_REGISTRY
     from omegaconf import DictConfig, OmegaConf, open_dict
@@ -48,13 +48,13 @@ def add_missing_options(options: Any) -> None:
 def warn_of_unknown_options(options: Any) -> None:
     """Log the options of a checkpoint that this revision does not know, unless they are off: fairseq ignores them.
 
-    They are those of a later revision, whose weights may be another function.
+    A later revision has written them; its weights may belong to another function.
     """
     model = _our_model(options) if isinstance(options, MutableMapping) else None
     if model is None or not model.__module__.startswith("embinit_fairseq."):  # others may have options of their own
         return
-    known = {*getattr(model, "__dataclass").__dataclass_fields__, "arch"}
-    unknown = [f"{name}={options[name]}" for name in options if name not in known and options[name]]
+    option_names = {*getattr(model, "__dataclass").__dataclass_fields__, "arch"}
+    unknown = [f"{name}={options[name]}" for name in options if name not in option_names and options[name]]
     if unknown:
         logger.warning(
             "this revision of embinit_fairseq does not know options that the checkpoint of %s was trained with, and "
@@ -73,7 +73,7 @@ def _arch_of(options: Any) -> str | None:
 
 
 def _our_model(options: Any) -> Any:
-    """Return the class of the model, if it is one of this plugin or derived from one; else None."""
+    """Return the class of the model if this plugin defines it or a base of it; else None."""
     from fairseq.models import ARCH_MODEL_REGISTRY
 
     model = ARCH_MODEL_REGISTRY.get(_arch_of(options))

@@ -65,7 +65,7 @@ def check_dictionary(
 ) -> None:
     """Raise DataError for a dictionary of the right size with other words than the training's dictionary.
 
-    A checkpoint without a record of `--embed-init` knows the size only.
+    A checkpoint without a record of `--embed-init` has only the size.
 
     Args:
         state: content of the checkpoint.

@@ -1,4 +1,4 @@
-"""Find how the text of a trained model was prepared: next to its dictionary, or in its checkpoint; or ask the user."""
+"""Find how the text of a trained model was prepared: next to its dictionary, in its checkpoint, or by an option."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RECORDS = "preparation_records"
 
 
 def find_preparation(dictionary: PathLike, state: Mapping[str, Any]) -> Recorded | None:
-    """Return the record of the text that a dictionary was made of; None if there is none.
+    """Return the record of the text from which a dictionary was made; None if there is none.
 
     Args:
         dictionary: path of the dict.txt, whose folder may have a record.
@@ -55,7 +55,7 @@ def _find(dictionary: Path, states: Mapping[str, Mapping[str, Any]]) -> Recorded
 
 
 def _in_checkpoint(file: Path, checkpoint: str, state: Mapping[str, Any], must_fit: bool) -> Recorded | None:
-    """Return what a checkpoint records of a dictionary's text. must_fit: refuse that of another one of this name."""
+    """Return a checkpoint's record of a dictionary's text. must_fit: refuse the record of another dictionary."""
     entries = entries_in(state)
     own = symbols_hash(read_dictionary(file).symbols) if entries else ""
     recorded_by = {name: recorded_in(entry, f"{FILE} in {checkpoint} ({name})") for name, entry in entries.items()}
@@ -83,11 +83,11 @@ def records_of_task(task: Any, states: Mapping[str, Mapping[str, Any]]) -> dict[
     """Return name of a dictionary -> the record on which a task's data and checkpoints agree.
 
     Args:
-        task: fairseq's.
-        states: path of a checkpoint -> its content. One without a record, of an earlier version, agrees with all.
+        task: fairseq's task.
+        states: path of a checkpoint -> its content. A checkpoint without a record agrees with all others.
 
     Raises:
-        DataError: a dictionary is another one than its record's, or two records differ.
+        DataError: a dictionary does not fit its record, or two records differ.
     """
     folders = [part for part in str(getattr(_options(task), "data", None) or "").split(os.pathsep) if part]
     records = records_of_data(folders)
@@ -99,7 +99,7 @@ def records_of_task(task: Any, states: Mapping[str, Mapping[str, Any]]) -> dict[
 
 
 def records_for_checkpoints(task: Any, states: Mapping[str, Mapping[str, Any]] | None = None) -> str | None:
-    """Return `records_of_task` as checkpoints have them; None without a record."""
+    """Return `records_of_task` as JSON for checkpoints; None without a record."""
     entries = {name: recorded.entry() for name, recorded in records_of_task(task, states or {}).items()}
     return json.dumps(entries) if entries else None
 
@@ -120,7 +120,7 @@ def _options(task: Any) -> Any:
 
 
 def check_same_preparation(states: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise DataError if checkpoints, path -> content, have records that differ."""
+    """Raise DataError if checkpoints (path -> content) have different records."""
     places = {
         f"the {FILE} in {path}": {name: recorded_in(entry, f"{FILE} in {path}") for name, entry in entries.items()}
         for path, entries in ((path, entries_in(state)) for path, state in states.items())
@@ -132,12 +132,12 @@ def check_same_preparation(states: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def refuse_options(options: Sequence[str], said_by: str, all_steps: str) -> None:
-    """Raise OptionError for options that say how text is prepared where all steps are said already.
+    """Raise OptionError for options that say how text is prepared if all steps are known already.
 
     Args:
-        options: as the user gave them, such as `--lowercase yes`.
-        said_by: what says the steps.
-        all_steps: the option that names all of them.
+        options: the user's options with their values, such as `--lowercase yes`.
+        said_by: file or option that names the steps.
+        all_steps: the option that names all steps.
     """
     if options:
         raise OptionError(
@@ -174,29 +174,29 @@ def stated_steps(
 
 
 def other_suggestion(steps: Sequence[dict[str, Any]], symbols: Collection[str], is_translation: bool) -> str | None:
-    """Return a sentence if a dictionary suggests more steps than a file of subwords alone; else None.
+    """Return a sentence if a dictionary suggests more steps than its subwords alone; else None.
 
     Args:
-        steps: of codes or a model that the user gives without a record and without more steps.
-        symbols: of the dictionary.
+        steps: the steps of the codes or the model that the user gives without a record.
+        symbols: the dictionary's symbols.
         is_translation: True if the model translates.
     """
-    found = suggested(symbols, is_translation)
-    if found == written(steps):
+    suggestion = suggested(symbols, is_translation)
+    if suggestion == written(steps):
         return None
     return (
         f"no {FILE} says how raw text became words, so text is only segmented ({written(steps)}); the dictionary looks "
-        f"like {found}: if the training text was prepared so, give preparation {found}"
+        f"like {suggestion}: if the training text was prepared so, give preparation {suggestion}"
     )
 
 
 def unknown_preparation(what: str, flag: str, symbols: Collection[str], is_translation: bool) -> OptionError:
-    """Return the error for text that must be prepared although nobody has said how.
+    """Return the error for text that must be prepared although nothing says how.
 
     Args:
         what: file or option that needs it.
         flag: option that says it.
-        symbols: of the dictionary, for a proposal.
+        symbols: the dictionary's symbols, for a suggestion.
         is_translation: True if the model translates.
     """
     return OptionError(

@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_vector_options(parser)
     add = parser.add_argument
-    add("--questions", required=True, metavar="FILE", help="in the format of word2vec's questions-words.txt")
+    add("--questions", required=True, metavar="FILE", help="questions in the format of word2vec's questions-words.txt")
     add("--case", action="store_true", help="keep the questions' capitals; default: lower case")
     add("--vocabulary", metavar="FILE", help="dict.txt or tokenised text: use its words only; default: all vectors")
     add(
@@ -41,12 +41,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--xavier-rows",
         type=at_least(1),
         metavar="N",
-        help="N of Xavier's range (Kim: 5893); default: of vectors",
+        help="N of Xavier's range (Kim: 5893); default: number of vectors",
     )
     add("--position-formula", choices=FORMULAS, default="kim", help="default: %(default)s")
-    add("--position-rows", type=at_least(1), default=5000, metavar="L", help="to draw from; default: %(default)s")
-    add("--seed", type=int, default=1, help="of the random positions; default: %(default)s")
-    add("--repeats", type=at_least(1), default=3, help="seeds, where positions are drawn; default: %(default)s")
+    add("--position-rows", type=at_least(1), default=5000, metavar="L", help="positions; default: %(default)s")
+    add("--seed", type=int, default=1, help="seed of the random positions; default: %(default)s")
+    add("--repeats", type=at_least(1), default=3, help="number of seeds if positions are drawn; default: %(default)s")
     add("--block-size", type=at_least(1), default=8192, metavar="B", help="words at a time; default: %(default)s")
 
 
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _vectors(args: argparse.Namespace) -> tuple[Sequence[str], np.ndarray]:
-    """Return the words to choose answers from and their vectors, in the order of the vocabulary or of the file."""
+    """Return the possible answers and their vectors, in the order of the vocabulary or of the file."""
     if args.vocabulary is None:
         vectors = read_vectors(args, None)
         return vectors.words[: args.top], vectors.matrix[: args.top]

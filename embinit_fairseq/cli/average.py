@@ -1,5 +1,5 @@
-"""The mean of checkpoints of one training, parameter by parameter, as one checkpoint for fairseq-generate: of the last
-or the best N of a run, or of the files that are named."""
+"""Average checkpoints of one training, parameter by parameter, into one checkpoint for fairseq-generate: the last or
+the best N of a run, or the named files."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def _chosen(args: argparse.Namespace) -> list[Path]:
     if len(paths) == 1 and not paths[0].exists():
         raise OptionError(f"{paths[0]}: no such folder; check the path")
     if len(paths) != 1 or not paths[0].is_dir():
-        given = " ".join(args.paths)
-        raise OptionError(f"{flag}: chooses among the checkpoints of a run; give one folder, not {given}")
+        named_paths = " ".join(args.paths)
+        raise OptionError(f"{flag}: chooses among the checkpoints of a run; give one folder, not {named_paths}")
     folder = checkpoints_in(paths[0])
     if flag == "--last":
         return last_checkpoints(folder, number, args.by)

@@ -1,5 +1,6 @@
-"""Trainings in tables: mean, sigma and paired differences over seeds of validation values and test scores, paired tests
-of the translations, curves. With --ref: paired tests of any translations, plain text or output of fairseq-generate."""
+"""Compare trainings in tables: mean, sigma and paired differences over seeds of validation values and test scores,
+paired tests of the translations, curves. With --ref: paired tests of translations, plain text or output of
+fairseq-generate."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ from embinit_fairseq.runs.comparison import csv_text, markdown, table_record
 from embinit_fairseq.runs.curves import draw, try_to_draw
 from embinit_fairseq.runs.result_table import Table, compare, read_finished
 
-#: files in --output; the last one shows that the others are of an earlier comparison
+#: files in --output; the last one shows that an earlier comparison wrote the others
 _FILES = ("results.md", "curves.png", "results.json")
-#: metrics that have a panel of their own in curves.png, if the runs log them
+#: metrics with a separate panel in curves.png, if the runs log them
 _PANELS = ("valid_bleu",)
 #: options of tables, and options of translations (with --ref)
 _OF_TABLES = ("output", "csv", "metric", "by", "x", "unfinished")
@@ -34,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--output", metavar="DIR", help="write results.md, results.json and curves.png; default: print only")
     add("--csv", metavar="FILE", help="write the tables as CSV: a line per table, row and column")
-    add("--baseline", metavar="NAME", help="row that others are compared with; default: the first of each table")
+    add("--baseline", metavar="NAME", help="row to compare the others with; default: the first of each table")
     group = parser.add_argument_group("translations")
     group.add_argument(
         "--ref",
@@ -112,7 +113,7 @@ def _write(args: argparse.Namespace, tables: Sequence[Table], text: str, record:
     drawn = has_curves and try_to_draw(draw, tables, figure, args.unit, args.x, () if args.metric else _PANELS)
     files = [str(output / name) for name in ("results.md", "results.json")] + ([str(figure)] if drawn else [])
     if not drawn:
-        figure.unlink(missing_ok=True)  # of an earlier comparison
+        figure.unlink(missing_ok=True)  # the figure of an earlier comparison
     write_text(output / "results.md", text)
     write_json(output / "results.json", {**record, "files": files})
     return files

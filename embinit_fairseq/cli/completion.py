@@ -1,9 +1,9 @@
-"""Print what a shell needs to complete sub-commands, options, choices and files of `embinit` on the Tab key.
+"""Print a script with which a shell completes sub-commands, options, choices and files of `embinit` on the Tab key.
 
     embinit completion bash > ~/.local/share/bash-completion/completions/embinit
     embinit completion zsh > ~/.zfunc/_embinit        # a folder of $fpath
 
-Needs shtab (pip install shtab) when it is called, and nothing when Tab is pressed.
+This command needs shtab (pip install shtab); the Tab key needs nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Turns a checkpoint of TUPE's own code (pre-trained or fine-tuned, with or without relative positions) into one of
---arch tupe_*: a folder with model.pt and dict.txt, for fairseq and for from_pretrained. The optimiser's state is left
-out."""
+"""Convert a checkpoint of TUPE's code (pre-trained or fine-tuned, with or without relative positions) to a checkpoint
+of --arch tupe_*: a folder with model.pt and dict.txt, for fairseq and for from_pretrained. The optimiser's state is
+left out."""
 
 from __future__ import annotations
 

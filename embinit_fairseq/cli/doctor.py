@@ -1,5 +1,5 @@
 """Check versions, fixes, registration and a CPU training step of one architecture per model (--full: of all), and say
-how to repair faults. Exit code 1 if there is one."""
+how to repair faults. Exit code 1 if there is a fault."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETUP = (
     "run: bash scripts/setup.sh; without a clone: pip install 'embinit-fairseq[hf,plot,text]', "
     "python -m fairseq_compat install"
 )
-#: package -> what does not work without it; "": nothing works
+#: package -> functions that are missing without it; "": nothing works
 PACKAGES = {
     "embinit-fairseq": "the plugin is used from a folder; --user-dir works, the `embinit` command may not",
     "fairseq": "",
@@ -53,7 +53,7 @@ STOCK = "transformer"
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check. status: ok, warning (something optional is missing) or broken. hint: the remedy."""
+    """Hold the result of one check. status: ok, warning (something optional is missing) or broken. hint: the remedy."""
 
     check: str
     status: str
@@ -74,7 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check, print, judge."""
     disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # of the trainings
+    logging.disable(logging.WARNING)  # messages of the trainings
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -107,7 +107,7 @@ def examine(args: argparse.Namespace) -> Iterator[Finding]:
 
 
 def tried(check: str, function: Callable[[], tuple[str, dict[str, Any]]], hint: str) -> Finding:
-    """Return what a function finds, detail and data; broken if it raises anything."""
+    """Return the finding of a check function, with detail and data; broken if the function raises anything."""
     try:
         detail, data = function()
     except (Exception, SystemExit) as error:  # argparse leaves by SystemExit
@@ -165,7 +165,7 @@ def cuda() -> tuple[str, dict[str, Any]]:
 
 
 def registration() -> tuple[str, dict[str, Any]]:
-    """Check what `--user-dir embinit_fairseq` adds to fairseq."""
+    """Check the additions of `--user-dir embinit_fairseq` to fairseq."""
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.utils import import_user_module
@@ -174,7 +174,7 @@ def registration() -> tuple[str, dict[str, Any]]:
 
     folder = os.path.dirname(embinit_fairseq.__file__)
     import_user_module(argparse.Namespace(user_dir=folder))
-    modules = {  # of the model and of the preset
+    modules = {  # modules of the model and of the preset
         name: [getattr(definition, "__module__", "") for definition in (model, ARCH_CONFIG_REGISTRY.get(name))]
         for name, model in ARCH_MODEL_REGISTRY.items()
     }
@@ -220,7 +220,7 @@ def render(findings: list[Finding]) -> str:
 
 
 def _summaries(findings: list[Finding]) -> Iterator[Finding]:
-    """Yield one line each for packages, fixes and training steps that are ok, and the other findings that are ok."""
+    """Yield a line for all packages that are ok, one for fixes, one for training steps, and other findings."""
     ok = {finding.check: finding for finding in findings if finding.status == "ok"}
     packages = [name for name in ("python", *PACKAGES) if name in ok]
     fixes, steps = ([check for check in ok if check.startswith(f"{kind} ")] for kind in ("fix", "step"))

@@ -1,6 +1,6 @@
-"""Adds words to the dictionary of a trained model: language models, masked ones, translation. Their rows are the mean
-of the old ones (avg), so that the model's predictions hardly change: KL(old || new) <= log(1 + k/n) for k new words
-and n old ones, whatever is read. Optimizer and averages of the model are expanded, too."""
+"""Add words to the dictionary of a trained model: language models, masked ones, translation. Their rows are the mean of
+the old rows (avg), so that the model's predictions hardly change: KL(old || new) <= log(1 + k/n) for k new words and
+n old ones, for every input. Optimizer and averages of the model are expanded, too."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_method_options(parser, EXPANSION, default="avg")
     averaged = "all rows but fillers (default), or words only"
     add("--average-over", choices=("all", "words"), default="all", help=averaged)
-    add("--bpe-codes", metavar="CODES", help="of subword-nmt: segment words, and write what keeps the new ones whole")
-    add("--sentencepiece-model", metavar="MODEL", help="the same with a model of sentencepiece")
+    add("--bpe-codes", metavar="CODES", help="codes of subword-nmt: segment words, write a glossary of the new ones")
+    add("--sentencepiece-model", metavar="MODEL", help="model of sentencepiece: segment words, add the new ones")
     text = "old text before segmentation: is it segmented as before?"
     add("--segment-text", nargs="+", default=[], metavar="TEXT", help=text)
     text = "distill: the text (translation: SOURCE TARGET), as for --verify; with codes or model, before segmentation"
     add("--distill-text", nargs="+", default=[], metavar="TEXT", help=text)
     numbers = {
-        "sentences": (int, "N", "sentences of it with each word"),
+        "sentences": (int, "N", "sentences of the text with each word"),
         "epochs": (int, "N", "passes over them"),
         "lr": (float, "LR", "rate of Adam, which falls to 0"),
         "tokens": (int, "N", "tokens of an update"),
@@ -128,7 +128,7 @@ def render(record: dict[str, Any]) -> str:
 
 def _bound(record: dict[str, Any]) -> str:
     if not record["softmax"]:
-        return "the words are inputs only: nothing that the model says changes before one is read"
+        return "the words are inputs only: no prediction changes before one is read"
     if record["distill"] and (kl := record["distill"]["kl"]):
         measured = (
             f"{kl['mean']:.4g} nats, at most {kl['max']:.4g}, on {counted(kl['tokens'], 'token')} of --distill-text"

@@ -1,6 +1,6 @@
-"""Writes a trained model of fairseq (--arch roberta_*, transformer*, bart_*, tupe_*, its comparison set bert_*,
-electra_*) as a folder for Hugging Face transformers: safetensors, tokenizer, modelling code where transformers has
-none. The folder is opened again by a process without fairseq and must compute what fairseq computes, or nothing is
+"""Write a trained model of fairseq (--arch roberta_*, transformer*, bart_*, tupe_*, its comparison set bert_*,
+electra_*) as a folder for Hugging Face transformers: safetensors, tokenizer, modelling code if transformers has none.
+A process without fairseq opens the folder again and must compute the same numbers as fairseq; otherwise nothing is
 written and the exit code is 1."""
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--preparation", metavar="STEPS", help=steps)
     add("--lowercase", choices=("yes", "no"), help="with --preparation: whether lowercase is one of the steps")
     add("--lang", metavar="LANG", help="with --preparation: the text's language (default: the source's, else en)")
-    add("--verify-text", metavar="FILE", help="raw text or text in subwords, whose ids must be fairseq's")
-    data = "the lines of --verify-text as fairseq-preprocess binarised them (bin/valid, say), whose ids must be equal"
+    add("--verify-text", metavar="FILE", help="raw or segmented text whose ids must equal fairseq's")
+    data = "the lines of --verify-text, binarised by fairseq-preprocess, such as bin/valid; their ids must be equal"
     add("--verify-bin", metavar="PREFIX", help=data)
     add("--user-dir", metavar="DIR", help="another plugin, which has the model's preset (--arch)")
-    codes = "of the model card: codes such as de en (default: a translation's)"
+    codes = "codes of the model card, such as de en (default: a translation's)"
     add("--language", nargs="+", default=[], metavar="CODE", help=codes)
-    add("--license", metavar="ID", help="of the model card: apache-2.0, say")
+    add("--license", metavar="ID", help="license of the model card, such as apache-2.0")
     add("--force", action="store_true", help="replace the folder if an earlier export wrote it")
     add("--json", action="store_true", help="print one JSON object instead of a summary")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export and print the record; return 1 if the result computes something else than fairseq's model."""
+    """Export and print the record; return 1 if the result and fairseq's model compute different numbers."""
     try:
         named = {"dictionary": args.dict, "target_dictionary": args.target_dict, "label_dictionary": args.label_dict}
         record = export(request_of(ExportRequest, args, **named, language=tuple(args.language)))

@@ -1,6 +1,6 @@
-"""Run a list of shell commands, several at a time: one per GPU, or one per core. What has ended well is not run again
-by the same call, so that it can be stopped and started at will. Several machines share a list with --worker; --cluster
-gives it to a scheduler.
+"""Run a list of shell commands, several at a time: one per GPU, or one per core. A command that has ended well is not
+run again by the same call, so a call may be stopped and repeated. Several machines share a list with --worker;
+--cluster gives the list to a scheduler.
 
 A line of the list is `NAME: COMMAND` or a command; its output is written to LOGS/NAME.log."""
 
@@ -22,10 +22,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
     add("list", metavar="FILE", help="a command per line; - reads standard input")
-    add("--logs", required=True, metavar="DIR", help="what the commands print, and which of them are done")
-    add("--jobs", type=at_least(1), metavar="N", help="at a time; default: one per GPU, else one per core; SLURM: all")
+    add("--logs", required=True, metavar="DIR", help="output of the commands, and marks of those done")
+    add("--jobs", type=at_least(1), metavar="N", help="commands at a time; default: one per GPU, else core; SLURM: all")
     add("--minutes", type=float, default=float("inf"), metavar="M", help="end after M minutes; the same call continues")
-    add("--worker", metavar="K/N", default="1/1", help="of every N lines the K-th; default: all")
+    add("--worker", metavar="K/N", default="1/1", help="run the K-th of every N lines; default: all")
     add("--again", action="store_true", help="also run commands that ended well before")
     add("--print", action="store_true", help="show the commands, run nothing")
     add(
@@ -41,12 +41,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         help="options of sbatch for each job, such as time=720 (minutes) gpus-per-node=1 partition=long; they "
-        "replace those of EMBINIT_SBATCH",
+        "replace the options of EMBINIT_SBATCH",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 1 if a command failed, or was not reached."""
+    """Run the commands; return 1 if one failed or did not run."""
     from embinit_fairseq.runs.grid_runner import Grid, read_lines, run_grid
 
     if not re.fullmatch("[0-9]+/[0-9]+", args.worker):

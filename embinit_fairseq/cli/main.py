@@ -1,4 +1,4 @@
-"""Run the `embinit` command: one sub-command per job, each in the file of its name.
+"""Run the `embinit` command: every sub-command is in the file of its name.
 
 Exit codes: 0 done, 1 the doctor found a fault or a measured guarantee does not hold, 2 wrong input, 130 interrupted
 (Ctrl-C or SIGTERM), 141 the reader of the output ended.
@@ -37,7 +37,7 @@ COMMANDS = {
     "score": "score translations by sacrebleu, with signatures",
     "average": "average a run's checkpoints into one",
     "compare": "compare runs or translations: seeds, scores, paired tests, curves",
-    "convert-tupe": "convert a checkpoint of TUPE's own code for fairseq 0.12.2",
+    "convert-tupe": "convert a checkpoint of TUPE's code for fairseq 0.12.2",
     "expand-vocab": "add words to a trained model, with a bound on the change",
     "trim-vocab": "remove words from a trained model, with the exact price",
     "transfer-vocab": "give a trained model another dictionary",
@@ -53,7 +53,7 @@ class _Parser(ArgumentParser):
         """Print one line and exit with 2."""
         if re.match(r"unrecognized arguments: .*\bfairseq[-_]", message):
             message += "; the command of a training follows after --: embinit run DIR -- fairseq-train DATA ..."
-        message = re.sub(r"^argument (\S+): (\S+: give )", r"\1 \2", message)  # of `at_least`
+        message = re.sub(r"^argument (\S+): (\S+: give )", r"\1 \2", message)  # the message of `at_least`
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"embinit {args.command}: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # of `embinit ... | head`
+    except BrokenPipeError:  # `embinit ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the rest of the buffer
         return 141
     except (EmbinitError, OSError, MemoryError, RuntimeError) as error:

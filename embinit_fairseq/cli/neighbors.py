@@ -13,7 +13,7 @@ from embinit_fairseq.errors import OptionError
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("words", nargs="+", metavar="WORD", help="as it is spelled in the vectors")
+    parser.add_argument("words", nargs="+", metavar="WORD", help="word, spelled as in the vectors")
     add_vector_options(parser)
     parser.add_argument("--count", type=at_least(1), default=10, metavar="K", help="per word (default: %(default)s)")
 

@@ -1,5 +1,5 @@
-"""Validation curves of runs (Kim et al. 2024, Figure 1): a line for each group of seeds, the mean of its runs, in a
-band from the lowest to the highest of them; a ring marks where the mean is best."""
+"""Draw validation curves of runs (Kim et al. 2024, Figure 1): one line per group of seeds, the mean of its runs, in a
+band from the lowest to the highest run; a ring marks the best mean."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--metric",
         metavar="NAME",
-        help="as logged, such as valid_loss, valid_bleu; default: what chose the checkpoints",
+        help="logged value, such as valid_loss, valid_bleu; default: the one that chose the checkpoints",
     )
     add("--by", nargs="+", default=(), metavar="LABEL", help="labels that make a row; default: all but the seed")
     add(
         "--x",
         choices=("epochs", "updates", "seconds"),
-        help="what curves are drawn over; default: updates if there are validations within epochs, else epochs",
+        help="horizontal axis of curves; default: updates if there are validations within epochs, else epochs",
     )
-    add("--unit", choices=UNITS, default="bits", help="of losses in figures; default: %(default)s, as logged")
+    add("--unit", choices=UNITS, default="bits", help="unit of losses in figures; default: %(default)s, as logged")
     add("--unfinished", action="store_true", help="also runs that are not finished")
     add("--json", action="store_true", help="print one JSON object instead of a table")
 

@@ -1,5 +1,5 @@
-"""Draw how the values of embedding matrices and vectors are distributed, several in one figure, with Xavier's sigma and
-the sigma of the position encoding (Kim et al. 2024, Tables 2 and 6)."""
+"""Draw the distributions of the values of embedding matrices and vectors in one figure, with Xavier's sigma and the
+sigma of the position encoding (Kim et al. 2024, Tables 2 and 6)."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--slot", nargs="+", default=[], metavar="SLOT", help="matrices of the checkpoints (encoder, ...); default: all"
     )
-    add("--dict", metavar="DICT", help="fairseq's dict.txt: of --vectors only the rows of its words; default: all rows")
-    add("--format", choices=list(FORMATS), help="of --vectors; default: recognised from the content")
+    add("--dict", metavar="DICT", help="fairseq's dict.txt: only its words of --vectors; default: all rows")
+    add("--format", choices=list(FORMATS), help="format of --vectors; default: recognised from the content")
     add("--scaled", action="store_true", help="times sqrt(D), as a transformer adds them to the positions")
     add("--bins", type=at_least(2, 10_000), default=201, metavar="N", help="default: %(default)s")
     add("--position-formula", choices=FORMULAS, default="fairseq", help="default: %(default)s")
@@ -120,7 +120,7 @@ def render(record: dict[str, Any]) -> str:
     cells = [["", "N x D", "min", "max", "mean", "sigma", "Xavier's", "positions'", "beyond"]]
     for matrix in record["tables"]:
         numbers = [number(matrix[key]) for key in ("min", "max", "mean", "std", "xavier_std", "position_std")]
-        beyond = f"{matrix['outside']:.2%}"  # of the axis
+        beyond = f"{matrix['outside']:.2%}"  # share of values outside of the axis
         cells.append([matrix["name"], f"{matrix['rows']:,} x {matrix['dim']}", *numbers, beyond])
     unit = "times sqrt(D)" if record["scaled"] else "as stored; positions' sigma divided by sqrt(D)"
     return "\n".join([unit, "", *table(cells), "", f"figure: {record['picture']}"])

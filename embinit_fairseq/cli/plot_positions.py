@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--length", type=int, metavar="N", help="positions; default: all of the model, 512 at most")
     part = "part of the model (encoder: also ELECTRA's discriminator); default: the encoder if it has positions"
     add("--part", choices=("encoder", "decoder", "generator"), help=part)
-    add("--softmax", action="store_true", help="draw the attention that the scores alone give, instead of the scores")
+    add("--softmax", action="store_true", help="draw the attention by the scores alone instead of the scores")
     add("--output", required=True, metavar="FILE.png", help="the figure")
     add("--json", action="store_true", help="print one JSON object instead of a table")
 

@@ -1,7 +1,7 @@
 """Prepare raw text for fairseq-train: check it, apply the steps, learn subwords, make dictionaries, binarise, and write
-preparation.json, which says how it was done. TEXT is in two languages (train.de train.en valid.de ...), in one
-(train.txt valid.txt), or in tables whose first line or keys name the columns (train.tsv dev.csv test.jsonl); each file
-may be compressed. Its name says the split (train; valid, val, dev; test), or SPLIT=FILE does. Large corpora:
+preparation.json, the record of these steps. TEXT is in two languages (train.de train.en valid.de ...), in one
+(train.txt valid.txt), or in tables whose first line or keys name the columns (train.tsv dev.csv test.jsonl); files may
+be compressed. The name of a file says its split (train; valid, val, dev; test), or SPLIT=FILE does. Large corpora:
 scripts/wikibooks and scripts/wmt14."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from embinit_fairseq.cli.progress import progress
 from embinit_fairseq.machine import cores
 from embinit_fairseq.vocab.preparation_options import steps_help
 
-#: share of <unk> from which on a line says what to do
+#: share of <unk> above which a line names remedies
 _MANY_UNKNOWN = 0.1
 
 
@@ -27,17 +27,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--bpe-size", type=at_least(1), metavar="N", help="bpe: learn N merges of the training text, of both languages")
     add("--bpe-codes", metavar="CODES", help="bpe: use these codes of subword-nmt")
     add("--sentencepiece-size", type=at_least(1), metavar="N", help="sentencepiece: learn a model of N pieces")
-    kinds = "of the learned model; default: %(default)s"
+    kinds = "kind of the learned model; default: %(default)s"
     add("--sentencepiece-type", choices=("unigram", "bpe"), default="unigram", help=kinds)
     add("--sentencepiece-model", metavar="MODEL", help="sentencepiece: use this model")
     add("--tokenizer", metavar="FOLDER", help="huggingface: a folder with tokenizer.json")
-    add("--source-lang", metavar="L", help="language that is translated, default: of the first file; of other text: en")
-    add("--target-lang", metavar="L", help="language that it is translated to")
+    add("--source-lang", metavar="L", help="language that is translated; default: the first file's; other text: en")
+    add("--target-lang", metavar="L", help="language of the translations")
     add("--text-columns", nargs="+", default=[], metavar="C", help="tables: column of the text, or two of pairs")
     add("--label-column", metavar="C", help="tables: column of the label; without, two columns are two languages")
     add("--regression", action="store_true", help="labels are numbers, not classes")
-    add("--dict", dest="dictionary", metavar="dict.txt", help="of a trained model: its record says the steps")
-    add("--target-dict", metavar="dict.txt", help="the same of the language that is translated to")
+    add("--dict", dest="dictionary", metavar="dict.txt", help="a trained model's; its record names the steps")
+    add("--target-dict", metavar="dict.txt", help="a trained model's, for the language of the translations")
     add("--joined-dictionary", action="store_true", help="one dictionary for both languages")
     rare = "rarer symbols become <unk>; default: %(default)s"
     add("--min-count", type=at_least(1), default=1, metavar="N", help=rare)
@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check, print what was found, prepare, print a summary."""
+    """Check, print the table of the check, prepare, print a summary."""
     from embinit_fairseq.corpora.checks import attention, table_rows
     from embinit_fairseq.corpora.plan import PrepareRequest, make_plan
     from embinit_fairseq.corpora.prepare_texts import check_texts, prepare

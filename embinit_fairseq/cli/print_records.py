@@ -66,5 +66,5 @@ def table(rows: Iterable[Sequence[str]], gap: int = 3) -> list[str]:
 
 
 def number(value: float | None, form: str = ".4g") -> str:
-    """Return a number as text, a dash for one that does not exist (the sigma of a single value)."""
+    """Return a number as text, a dash if it does not exist (the sigma of a single value)."""
     return "-" if value is None or not math.isfinite(value) else format(value, form)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 T = TypeVar("T")
-#: seconds between two lines where there is no terminal
+#: seconds between two lines without a terminal
 EVERY = 10.0
 
 
@@ -40,7 +40,7 @@ def talking(args: argparse.Namespace) -> Iterator[None]:
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)  # asks for tensorboardX when imported
     if args.quiet:
         logging.disable(logging.WARNING)
-    elif args.verbose and args.command != "run":  # which shows the log of its training
+    elif args.verbose and args.command != "run":  # `run` shows the log of its training
         handlers = root.handlers[:]
         logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO, force=True)
     try:

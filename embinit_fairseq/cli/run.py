@@ -1,7 +1,7 @@
-"""Train in a folder of its own: checkpoints, a log, a record of the call (command, versions, hardware, hashes of
-data and vectors) and, at the end, result.json with the losses of all epochs. The same call again continues an
-interrupted training; exit status 75 says that the training was told to stop and has saved. Another command in a used
-folder is refused. The command of the training follows after --."""
+"""Train in one folder: checkpoints, a log, a record of the call (command, versions, hardware, hashes of data and
+vectors) and, at the end, result.json with the losses of all epochs. The same call again continues an interrupted
+training; exit status 75 says that the training was stopped and has saved. Another command in a used folder is refused.
+The command of the training follows after --."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LAST = 30
 #: exit statuses above are signals
 _SIGNALS = 128
 _USAGE_ERROR = re.compile(r"\S+: error: ")
-#: torchrun's lines about its processes; after that of a failed one comes a report without the cause
+#: torchrun's lines about its processes; a report without the cause follows the line of a failed process
 _TORCHRUN = re.compile(r"[WE]\d{4} .*\belastic\b.*\] (failed \(exitcode)?")
 
 
@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--metric",
         metavar="NAME",
-        help="what chooses the best epoch, as logged; default: valid_loss, or what --best-checkpoint-metric says",
+        help="logged value that chooses the best epoch; default: valid_loss, or --best-checkpoint-metric",
     )
     add("--higher", action="store_true", help="a higher metric is better")
     add(
@@ -49,14 +49,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="KEY=VALUE",
-        help="what `embinit compare` sorts by; arch, init and seed are taken from the command",
+        help="labels for the rows of `embinit compare`; arch, init and seed are taken from the command",
     )
     add("-v", "--verbose", action="store_true", help="show the whole log, not only validations, warnings and progress")
     add("--json", action="store_true", help="print the record as one JSON object at the end")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train; the exit status is that of the training."""
+    """Train; return the exit status of the training."""
     from embinit_fairseq.runs.training import STOPPED, run
 
     if not args.folder.strip():
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _interrupted(folder: str, number: int) -> str:
-    """Return which signal has ended the training in a folder, and what the same call does."""
+    """Name the signal that has ended the training in a folder, and the effect of the same call."""
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     saved = any(Path(folder, "checkpoints").glob("*.pt"))
     then = "continues from the last checkpoint" if saved else "starts from the beginning: no checkpoint was saved"
@@ -109,7 +109,7 @@ class _Screen:
         self.is_live = sys.stderr.isatty() and not verbose and not quiet
         self.validations = 0
         self.tail: list[str] = []
-        self.has_failed = False  # a process of torchrun
+        self.has_failed = False  # True if a process of torchrun has failed
 
     def show(self, line: str, log: RunLog) -> None:
         """Show a new line of the log, or its values."""
@@ -145,7 +145,7 @@ class _Screen:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
     def show_last(self, has_plugin: bool) -> str:
-        """Show the end of the log, of argparse's output nothing, and return the last line for the error: `CAUSE; `."""
+        """Show the end of the log, without argparse's output; return the last line for the error: `CAUSE; `."""
         if self.verbose or not self.tail:
             return ""
         *before, cause = self.tail

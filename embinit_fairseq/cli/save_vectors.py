@@ -18,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_vector_options(parser)
     parser.add_argument("--force", action="store_true", help="replace a file of that name")
-    parser.add_argument("--dict", metavar="DICT", help="only the words of this dict.txt, spelled as there")
+    parser.add_argument("--dict", metavar="DICT", help="only the words of this dict.txt, in its spelling")
     parser.add_argument(
         "--output", required=True, metavar="FILE", help=".npz; .vec: word2vec's text; else GloVe's text; .gz compresses"
     )

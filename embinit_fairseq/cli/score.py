@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="reference, a sentence per line: plain text (see --tokenized); several: BLEU, chrF, TER against all",
     )
     add("--src", metavar="FILE", help="source text, to be copied to DIR")
-    add("--subset", default="test", metavar="NAME", help="of --gen-subset; default: %(default)s")
+    add("--subset", default="test", metavar="NAME", help="the value of --gen-subset; default: %(default)s")
     add_text_options(parser)
     add(
         "--tokenized",
@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_text_options(parser: argparse._ActionsContainer) -> None:
-    """Add the options that `embinit compare` has too: how tokens become text, and what is computed."""
+    """Add the options of detokenisation and metrics, which `embinit compare` has, too."""
     add = parser.add_argument
     add(
         "--metrics",

@@ -1,6 +1,6 @@
-"""Moves a trained model to another dictionary (other words, another segmentation, another domain): language models,
-masked ones, translation. Words of both dictionaries keep their rows; --method makes the other rows. The model is then
-to be tuned on text that is segmented for the new dictionary."""
+"""Move a trained model to another dictionary (other words, another segmentation, another domain): language models,
+masked ones, translation. Words of both dictionaries keep their rows; --method makes the other rows. Tune the model
+afterwards on text that is segmented for the new dictionary."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_vocabulary_options(parser, "model.pt, dict.txt and transfer.json", measures=False)
     add = parser.add_argument
-    add("--new-dict", required=True, metavar="dict.txt", help="the dictionary that the model is to have")
+    add("--new-dict", required=True, metavar="dict.txt", help="the dictionary that the model gets")
     add_method_options(parser, TRANSFER)
     add("--old-bpe-codes", metavar="FILE", help="subword: segment new words with the old model's codes of subword-nmt")
     add("--old-sentencepiece-model", metavar="FILE", help="subword: segment new words with the old sentencepiece model")
-    add("--keep-optimizer", action="store_true", help="keep the optimizer's state, of words that keep their rows, too")
+    add("--keep-optimizer", action="store_true", help="keep the optimizer's state, also for words that keep their rows")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -70,7 +70,7 @@ def render(record: dict[str, Any]) -> str:
 
 
 def _bound(record: dict[str, Any]) -> str:
-    """Say how far the model's distribution of the kept words can move, or why there is no bound."""
+    """Return the bound on the change of the distribution of the kept words, or why there is none."""
     if record["bound"] is not None:
         return bound_line(record, "prefix of kept words (old: given that a kept word follows)")
     drawn = record["words"]["drawn"]

@@ -1,5 +1,5 @@
-"""Removes words from the dictionary of a trained model: language models, masked ones, translation. The result is the
-old model given that the next word is one that stays: KL(new || old) = -log P_old(kept), for every prefix of words that
+"""Remove words from the dictionary of a trained model: language models, masked ones, translation. The result is the old
+model under the condition that the next word stays: KL(new || old) = -log P_old(kept), for every prefix of words that
 stay. Optimizer and averages of the model become smaller, too. The segmentation of its text loses the same words."""
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--bpe-codes",
         metavar="CODES",
-        help="of subword-nmt: write what makes no removed subword, so that none is <unk>",
+        help="codes of subword-nmt: restrict the segmentation to kept subwords, so that none is <unk>",
     )
-    add("--sentencepiece-model", metavar="MODEL", help="the same with a model of sentencepiece")
+    add("--sentencepiece-model", metavar="MODEL", help="model of sentencepiece: restrict it to kept subwords")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""--vectors and the options of its format, for `stats`, `analogy`, `neighbors`, `save-vectors` and the histogram."""
+"""Add --vectors and the options of its format to `stats`, `analogy`, `neighbors`, `save-vectors` and the histogram."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_vector_options(parser: argparse.ArgumentParser, more: str = "") -> None:
 
 
 def source_of(args: argparse.Namespace) -> SourceSpec:
-    """Return the files that --vectors names."""
+    """Return the files of --vectors."""
     with named_by(_FLAG):
         return parse_source(args.vectors, args.format)
 
@@ -50,7 +50,7 @@ def read_vectors(args: argparse.Namespace, wanted: Wanted | Vocabulary | None, d
 
 
 def read_for(args: argparse.Namespace, vocabulary: Vocabulary, rules: Collection[str], dim: int | None) -> Reading:
-    """Return the vectors that --vectors, one file or several (`concat:A,B`), has for a dictionary."""
+    """Return the vectors of --vectors, one file or several (`concat:A,B`), for a dictionary."""
     with _refusing_dim(dim):
         return read(source_of(args), vocabulary, Matching(rules, strict=args.strict), dim, args.side, _FLAG)
 

@@ -1,4 +1,4 @@
-"""Options of `expand-vocab`, `trim-vocab` and `transfer-vocab`: a checkpoint and its dictionary in, a folder out."""
+"""Add the options of `expand-vocab`, `trim-vocab` and `transfer-vocab`: a checkpoint, its dictionary, a new folder."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from embinit_fairseq.vectors.open import FORMATS
 from embinit_fairseq.vocab.preparation_options import steps_help
 from embinit_fairseq.vocab.preparation_record import FILE
 
-SHOWN = 8  #: words of a list
+SHOWN = 8  #: largest number of words of a list in a summary
 
 
 def add_vocabulary_options(parser: argparse.ArgumentParser, files: str, measures: bool = True) -> None:
     """Add --checkpoint, --dict, --output and their companions.
 
     Args:
-        parser: the sub-command's.
+        parser: the sub-command's parser.
         files: names of the files in --output, for the help.
-        measures: True for --verify and --reset-optimizer: both models are of one training and can be compared.
+        measures: True for --verify and --reset-optimizer, which need an old model that can be compared.
     """
     add = parser.add_argument
-    add("--checkpoint", required=True, metavar="C.pt", help="written by fairseq-train; nothing in it is run")
-    add("--dict", required=True, metavar="dict.txt", help="its dictionary; of translation, that of one side")
+    add("--checkpoint", required=True, metavar="C.pt", help="checkpoint of fairseq-train; nothing in it is run")
+    add("--dict", required=True, metavar="dict.txt", help="the model's dictionary; translation: one side's")
     add("--output", required=True, metavar="DIR", help=f"a new folder, for {files}")
     add("--side", choices=("encoder", "decoder", "both"), help="translation: whose dictionary it is, if both fit")
     if measures:
@@ -35,7 +35,7 @@ def add_vocabulary_options(parser: argparse.ArgumentParser, files: str, measures
         steps = f"how raw text became the dictionary's symbols, without {FILE}: {steps_help()}"
         add("--preparation", metavar="STEPS", help=steps)
         add("--reset-optimizer", action="store_true", help="leave the optimizer's state out")
-    add("--user-dir", metavar="DIR", help="another plugin that the model comes from")
+    add("--user-dir", metavar="DIR", help="another plugin that defines the model")
     add("--force", action="store_true", help="replace the folder if an earlier call wrote it")
     add("--json", action="store_true", help="print one JSON object instead of a summary")
 
@@ -44,8 +44,8 @@ def add_method_options(parser: argparse.ArgumentParser, names: Sequence[str], de
     """Add --method and the options of the methods that a command takes, as `init.methods` describes them.
 
     Args:
-        parser: the sub-command's.
-        names: of the methods.
+        parser: the sub-command's parser.
+        names: names of the methods.
         default: the method without --method; None: it must be given.
     """
     add, methods = parser.add_argument, {name: METHODS[name] for name in names}
@@ -58,18 +58,18 @@ def add_method_options(parser: argparse.ArgumentParser, names: Sequence[str], de
         required=default is None,
         help=f"rows of new words. {shown}{more}",
     )
-    also = ", and of the order in distill" if any(method.needs_text for method in methods.values()) else ""
-    add("--seed", type=int, default=1, metavar="N", help=f"of the draws{also} (default: %(default)s)")
+    also = " and of the order in distill" if any(method.needs_text for method in methods.values()) else ""
+    add("--seed", type=int, default=1, metavar="N", help=f"seed of the draws{also} (default: %(default)s)")
     scales = ", ".join(f"{name} {method.scale:g}" for name, method in methods.items() if method.scale is not None)
     add("--noise-scale", type=float, metavar="C", help=f"factor of the noise's covariance (default: {scales})")
     add("--vectors", metavar="FILE", help="focus, omp: vectors of the words or subwords, old and new ones, any format")
-    add("--format", choices=list(FORMATS), help="of --vectors; default: recognised from the content")
+    add("--format", choices=list(FORMATS), help="format of --vectors; default: recognised from the content")
     sparsity = f"an eighth of the dimension of --vectors, at most {SPARSITY}"
-    add("--sparsity", type=int, metavar="K", help=f"omp: shared words of a new word at most (default: {sparsity})")
+    add("--sparsity", type=int, metavar="K", help=f"omp: most shared words of a new word (default: {sparsity})")
 
 
 def bound_line(record: dict[str, Any], of: str) -> str:
-    """Return what the record says of KL(old || new), with a value that occurs for some distribution of old words."""
+    """Return the recorded bound of KL(old || new), with a value that some distribution of old words has."""
     bounds = record["bounds"]
     return f"<= {bounds['limit']:.4g} nats for every {of}; some distribution has {bounds['attained']:.4g}"
 
@@ -81,12 +81,12 @@ def check_texts(paths: Sequence[str] | None) -> None:
 
 
 def verify_progress(args: argparse.Namespace) -> Callable[[Sequence[Any]], Any]:
-    """Return what shows the progress of --verify over batches; nothing with --json."""
+    """Return the function that shows the progress of --verify over batches, or does nothing with --json."""
     return lambda batches: progress(batches, "verify", "batch", hidden=args.json)
 
 
 def table_names(record: dict[str, Any]) -> str:
-    """Return the line with the tensors that have one row per symbol, and that with the sides that change."""
+    """Return the line with the tensors that have one row per symbol, and the line with the sides that change."""
     side = f"\nside           {' and '.join(record['sides'])}" if record["sides"] else ""
     return f"tables         {', '.join(' = '.join(names) for names in record['tables'].values())}{side}"
 

@@ -1,4 +1,4 @@
-"""Check raw text in one pass before it is prepared: odd lines are counted, unusable ones are refused."""
+"""Check raw text in one pass before it is prepared: count odd lines, refuse unusable ones."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from embinit_fairseq.errors import DataError
 from embinit_fairseq.vocab.cleaning import SPACELESS
 from embinit_fairseq.vocab.dictionary import SPECIAL_SYMBOLS
 
-#: share of lines with marks of subwords from which on a text is no raw text; single lines may quote subwords
+#: smallest share of lines with marks of subwords in a segmented text; single lines of raw text may quote subwords
 _SEGMENTED_TEXT = 0.25
-#: words of a line from which on it is long; models read about 1,000 symbols
+#: smallest number of words of a long line; models read about 1,000 symbols
 LONG = 1000
 _SYMBOL = re.compile(r"<(?:s|/s|pad|unk|mask)>")
 _SEGMENTED = re.compile(r"\S@@(?=\s|$)|▁")
 _ESCAPED = re.compile(r"&(?:[a-zA-Z]\w{1,30}|#\d+|#[xX][\da-fA-F]+);|(?<!\S)@[-,.]@(?!\S)")
-#: control characters but for the tab, and what Unicode says is not shown (Default_Ignorable_Code_Point): soft hyphen,
-#: zero-width space, marks of direction, fillers, byte-order mark; no joiners, which Persian and Hindi need, and nothing
-#: that emojis have
+#: control characters except the tab, and Unicode's invisible characters (Default_Ignorable_Code_Point): soft hyphen,
+#: zero-width space, marks of direction, fillers, byte-order mark; without joiners, which Persian and Hindi need, and
+#: without characters of emojis
 _HIDDEN = re.compile(
     "[\0-\b\x0e-\x1b\x7f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f"
     "\u3164\ufeff\uffa0\ufff0-\ufffb]"
@@ -51,16 +51,16 @@ _GARBLED = re.compile(
     f"[\ufffd\x80-\x84\x86-\x9f]|[ÂÃ]{_READ_WRONG}|â€|(?:[Î-Ñ×-Û]{_READ_WRONG}){{2}}|(?:[à-ï]{_READ_WRONG}{{2}}){{2}}"
 )
 #: characters of words that Moses takes for signs: accents of letters that have no composed form, Hebrew's accents,
-#: marks of Thai, Lao, Burmese and Khmer, joiners, and what changes the look of an emoji
+#: marks of Thai, Lao, Burmese and Khmer, joiners, and selectors for the look of an emoji
 _SPLIT_OFF = re.compile(
     "[\u0300-\u036f\u0591-\u05af\u0e47-\u0e4e\u0ec8-\u0ecc\u1037\u103a\u17c9-\u17d3\u200c\u200d\u20d0-\u20f0"
     "\ufe00-\ufe0f\U000e0100-\U000e01ef]"
 )
-#: joins no letters, and makes a half-space in Persian; sentencepiece makes a space of it
+#: non-joiner, a half-space in Persian; sentencepiece makes a space of it
 _NON_JOINER = "\u200c"
-#: as spreadsheets write a cell with tabs, quotes or ends of lines
+#: a cell with tabs, quotes or ends of lines, as spreadsheets write it
 _QUOTED = re.compile('"(?:[^"]|"")*"')
-#: steps that find words by themselves
+#: steps that find words without spaces
 _WITHOUT_SPACES = frozenset(("spacy", "sentencepiece", "huggingface"))
 #: name -> True for a line that has it; some kinds count for some tables or steps only (`check_raw_text`)
 _ODD = {
@@ -99,11 +99,11 @@ MEANING = {
 
 @dataclass
 class Checked:
-    """Facts about a raw text.
+    """Hold facts about a raw text.
 
     Args:
-        raw_text: what was read.
-        lines: their number.
+        raw_text: the text.
+        lines: number of lines.
         doubled: number of lines that occurred before.
         mark: the file begins with a byte-order mark.
         odd: name of a kind (see MEANING) -> (number of lines, numbers of the first ones).
@@ -127,10 +127,10 @@ class Checked:
 def check_raw_text(raw_text: RawText, steps: Collection[str] = ("spacy",)) -> Checked:
     """Read a raw text once; raise DataError if it cannot be read, is not UTF-8, has no line or another form.
 
-    steps: the names of its steps; spaCy needs no spaces, and keeps marks.
+    steps: the names of the text's steps; spaCy needs no spaces, and keeps marks.
     """
     checked = Checked(raw_text, mark=has_mark(raw_text.path))
-    found: dict[str, list[int]] = {name: [] for name in _ODD}
+    line_numbers: dict[str, list[int]] = {name: [] for name in _ODD}
     counts: Counter[str] = Counter()
     is_used = {
         "quoted": raw_text.field is not None and is_of_tabs(raw_text.path),
@@ -154,12 +154,12 @@ def check_raw_text(raw_text: RawText, steps: Collection[str] = ("spacy",)) -> Ch
         for name, is_odd in kinds.items():
             if is_odd(line):
                 counts[name] += 1
-                if len(found[name]) < SHOWN:
-                    found[name].append(number)
+                if len(line_numbers[name]) < SHOWN:
+                    line_numbers[name].append(number)
     if not checked.lines:
         raise DataError(f"{raw_text}: no line in it; give the text")
     checked.doubled = len(hashes) - len(np.unique(np.frombuffer(hashes, dtype=np.int64)))
-    checked.odd = {name: (counts[name], found[name]) for name in _ODD}
+    checked.odd = {name: (counts[name], line_numbers[name]) for name in _ODD}
     return checked
 
 
@@ -229,7 +229,8 @@ def _check_labels(labelled: Sequence[Checked], is_regression: bool) -> None:
 
 
 def _spelling(label: str) -> Decimal | str:
-    """Return a key that labels share if people read the same: 1, 01 and 1.0; composed accents or not; _ for spaces."""
+    """Return a key that is equal for labels that people read alike: 1, 01 and 1.0; composed accents or not; _ for
+    spaces."""
     try:
         if math.isfinite(float(label)):
             return Decimal(label)
@@ -240,17 +241,17 @@ def _spelling(label: str) -> Decimal | str:
 
 
 def _classes(labelled: Sequence[Checked], trained: Sequence[str] | None) -> list[str]:
-    """Return the classes: of a trained model in its order, else those of the training text, sorted."""
+    """Return the classes of a trained model in its order, else the sorted classes of the training text."""
     training = {class_of(label) for one in labelled if one.raw_text.split == "train" for label in one.labels}
     classes, where = sorted(training), "the training text"
     remedy = "add examples of it, or give --regression if labels are numbers"
     if trained is not None:
         classes, where = list(trained), "label/dict.txt of the classifier with --dict"
         remedy = "correct it (for a new classifier: cp -r DATA NEW; rm -r NEW/label; --dict NEW/input0/dict.txt)"
-    known = {*classes}
+    class_names = {*classes}
     for one in labelled:
         for label, number in one.labels.items():
-            if class_of(label) not in known:
+            if class_of(label) not in class_names:
                 raise DataError(
                     f"{one.raw_text.path}:{number}: the class {class_of(label)[:60]} is not in {where}, which has "
                     f"{', '.join(classes)[:100]}; {remedy}"
@@ -263,7 +264,7 @@ def _classes(labelled: Sequence[Checked], trained: Sequence[str] | None) -> list
 
 
 def table_rows(checked: Sequence[Checked]) -> list[list[str]]:
-    """Return the table of what was found: a heading, then a row per text."""
+    """Return the table of the check: a heading, then a row per text."""
     texts = [one for one in checked if not one.raw_text.is_label]
     rows = [["text", "lines", *_ODD, "doubled", "BOM"]]
     for one in texts:
@@ -273,7 +274,7 @@ def table_rows(checked: Sequence[Checked]) -> list[list[str]]:
 
 
 def attention(checked: Sequence[Checked]) -> list[str]:
-    """Return a line for everything odd, with line numbers."""
+    """Return a line for each kind of odd lines, with line numbers."""
     lines = [
         f"attention      {one.raw_text}: {MEANING[name]} in {shown_lines(numbers, count)}"
         for one in checked

@@ -20,7 +20,7 @@ _UNKNOWN = 3
 
 
 class Counted(NamedTuple):
-    """Numbers of binarised text; tokens without the ends of the sentences, longest in tokens, empty sentences."""
+    """Hold numbers of binarised text; tokens without ends of sentences, longest in tokens, empty sentences."""
 
     sentences: int
     tokens: int
@@ -30,12 +30,12 @@ class Counted(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The share of <unk>."""
+        """Return the share of <unk>."""
         return self.unknown / max(self.tokens, 1)
 
 
 def count(prefix: PathLike, unknown: int = _UNKNOWN) -> Counted:
-    """Count what training will read of PREFIX.bin, after the dictionary has been cut.
+    """Count sentences and tokens of PREFIX.bin as training will read them, after rare symbols became <unk>.
 
     Args:
         prefix: path without ending; each sentence ends in `</s>`.

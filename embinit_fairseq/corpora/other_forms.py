@@ -1,6 +1,6 @@
-"""Recognise a file that has something else than a text per line: markup, subtitles, columns, tags.
+"""Recognise a file that does not have a text per line: markup, subtitles, columns, tags.
 
-Its marks would become words, and nobody would see it. The error has the line that makes a text or a table of it.
+Marks would become words, and nobody would notice. The error has the command that makes a text or a table of the file.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-#: lines with words at the beginning of a file that show its form
+#: number of lines with words at the beginning of a file that show its form
 FIRST = 100
 
 
 class _Form(NamedTuple):
-    """A form that a file may have.
+    """Describe a form that a file may have.
 
     Args:
-        name: of the form, for messages.
+        name: name of the form, for messages.
         pattern: the beginning of its lines.
-        share: of its first lines that fit the pattern at least.
+        share: smallest share of the first lines that fit the pattern.
         remedy: the command that makes a text or a table of FILE.
     """
 
@@ -110,7 +110,7 @@ _FORMS = (
 def other_form(lines: Sequence[str]) -> tuple[str, str] | None:
     """Return (name of the form, remedy) if the first lines of a file are not a text per line, else None.
 
-    lines: with words, at most FIRST.
+    lines: lines with words, at most FIRST.
     """
     for form in _FORMS:
         fitting = sum(map(bool, map(re.compile(form.pattern).match, lines)))

@@ -1,4 +1,4 @@
-"""Decide, before any text is read, what `embinit prepare` does: steps of each column, their files, dictionaries."""
+"""Plan `embinit prepare` before any text is read: steps of each column, their files, dictionaries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OURS = (*(STEP_FILES[option].name for option in LEARNED), "text/*", "bin/*", "bi
 
 @dataclass(frozen=True)
 class PrepareRequest:
-    """The options of `embinit prepare`; see its --help."""
+    """Hold the options of `embinit prepare`; see its --help."""
 
     texts: tuple[str, ...]
     output: str
@@ -53,15 +53,15 @@ class PrepareRequest:
 
 @dataclass
 class Column:
-    """How one column of text is prepared.
+    """Hold the preparation of one column of text.
 
     Args:
-        name: of the column.
+        name: name of the column.
         lang: language of its text.
-        shares: name of the column whose dictionary it has.
-        dictionary: path of the dictionary that the user gives, or of its copy that has this language's record.
-        has_other_record: the dictionary is of both languages, and its record is of the other one.
-        steps, files, preparation: see `Recorded`.
+        shares: name of the column with which it shares a dictionary.
+        dictionary: path of the user's dictionary, or of its copy with this language's record.
+        has_other_record: True if the dictionary is of both languages, and its record of the other language.
+        steps, files, preparation: as in `Recorded`.
     """
 
     name: str
@@ -79,9 +79,9 @@ class Plan:
     """Hold the work of one call: texts, steps, dictionaries, names of files.
 
     Args:
-        request, raw_texts, columns: see there.
+        request, raw_texts, columns: the options, files and columns of the call.
         learns: the option of a step whose file is learned (`codes`, `model`), else ``.
-        label_dictionary: of the trained classifier for which the texts are prepared.
+        label_dictionary: path of the classes of the trained classifier for which the texts are prepared.
     """
 
     request: PrepareRequest
@@ -92,19 +92,19 @@ class Plan:
 
     @property
     def task(self) -> str:
-        """The task of fairseq-train."""
+        """Return the task of fairseq-train."""
         if any(raw_text.is_label for raw_text in self.raw_texts):
             return "sentence_prediction"
         return "translation" if len(self.columns) == 2 else "language_modeling"
 
     def dictionary_file(self, column: str) -> str:
-        """Return the path of a column's dictionary in the folder of the data, as fairseq names it."""
+        """Return fairseq's path of a column's dictionary in the folder of the data."""
         if self.task == "sentence_prediction":
             return f"{column}/dict.txt"
         return f"dict.{column}.txt" if column else "dict.txt"
 
     def prefix(self, raw_text: RawText) -> str:
-        """Return the path of a text's binary files without ending, as fairseq names them."""
+        """Return fairseq's path of a text's binary files, without ending."""
         if self.task == "sentence_prediction":
             return f"{raw_text.column}/{raw_text.split}"
         pair = "-".join(self.columns)
@@ -131,7 +131,7 @@ def make_plan(request: PrepareRequest) -> Plan:
 
 
 def _lang(name: str, request: PrepareRequest, raw_texts: Sequence[RawText]) -> str:
-    """Return the language of a column: its name, else as the user says, else as the files end, else English."""
+    """Return the language of a column, by its name, else the user's option, else the files' endings, else English."""
     if name and request.label_column is None:
         return name
     suffix = suffix_of(raw_texts[0].path) if raw_texts[0].field is None else ""
@@ -139,7 +139,7 @@ def _lang(name: str, request: PrepareRequest, raw_texts: Sequence[RawText]) -> s
 
 
 def _check_training_text(plan: Plan) -> None:
-    """Raise OptionError if a dictionary, or classes, must be made of training text and there is none."""
+    """Raise OptionError if a dictionary or classes must be made from training text and there is none."""
     request = plan.request
     if any(raw_text.split == "train" for raw_text in plan.raw_texts):
         return
@@ -147,8 +147,8 @@ def _check_training_text(plan: Plan) -> None:
         raise OptionError("TEXT: no training text, of which the dictionary is made; name it train=FILE, or give --dict")
     if plan.task == "sentence_prediction" and not request.regression and plan.label_dictionary is None:
         raise OptionError(
-            "TEXT: no training text, which says what the classes are; name it train=FILE, or give the classifier's "
-            "--dict DATA/input0/dict.txt, so that DATA/label/dict.txt says them"
+            "TEXT: no training text, which has the classes; name it train=FILE, or give the classifier's "
+            "--dict DATA/input0/dict.txt, so that DATA/label/dict.txt has them"
         )
 
 
@@ -180,21 +180,21 @@ def _choose_dictionaries(plan: Plan) -> None:
 
 def _check_dictionaries(request: PrepareRequest, is_pair: bool) -> None:
     """Raise OptionError if the options of dictionaries do not fit the texts, or each other."""
-    given, other, joined = request.dictionary, request.target_dict, request.joined_dictionary
+    dictionary, other, joined = request.dictionary, request.target_dict, request.joined_dictionary
     of_pairs = {"--joined-dictionary": joined, "--target-dict": other, "--target-lang": request.target_lang}
     if not is_pair and (unused := [flag for flag, value in of_pairs.items() if value]):
         raise OptionError(f"{unused[0]}: for text in two languages; leave it out")
-    if other and (joined or not given):
+    if other and (joined or not dictionary):
         raise OptionError("--target-dict: together with --dict, of the source, and without --joined-dictionary")
-    if is_pair and given and not (other or joined):
+    if is_pair and dictionary and not (other or joined):
         raise OptionError("--dict: of the source; give --target-dict, too, or --joined-dictionary if it is of both")
-    for flag, path in (("--dict", given), ("--target-dict", other)):
+    for flag, path in (("--dict", dictionary), ("--target-dict", other)):
         if path is not None:
             check_is_file(path, flag)
 
 
 def _copy_of(dictionary: str, langs: Sequence[str], is_joined: bool) -> str:
-    """Return the copy of a dictionary that has a record: of the first language, else as given, else of the others."""
+    """Return the copy of a dictionary with a record: the first language's, else the user's, else the others'."""
     own, *others = (Path(dictionary).with_name(f"dict.{lang}.txt") for lang in langs)
     for copy in filter(Path.is_file, (own, Path(dictionary), *others)):
         if read_dictionary(copy).symbols == read_dictionary(dictionary).symbols:
@@ -213,8 +213,8 @@ def _copy_of(dictionary: str, langs: Sequence[str], is_joined: bool) -> str:
 
 
 def _choose_steps(column: Column, plan: Plan) -> None:
-    """Set steps, files and preparation of a column: as recorded next to its dictionary, or as the user says."""
-    request, given = plan.request, _given_files(plan.request)
+    """Set steps, files and preparation of a column, by the record next to its dictionary or by the user's options."""
+    request, user_files = plan.request, _user_files(plan.request)
     recorded = None if column.dictionary is None else read_preparation(column.dictionary)
     symbols = [] if column.dictionary is None else read_dictionary(column.dictionary).symbols
     if recorded is not None:
@@ -222,8 +222,8 @@ def _choose_steps(column: Column, plan: Plan) -> None:
         own, said = written(column.steps), request.steps
         if said is not None and written(parse_steps(said, column.lang, "--steps")) != own:
             raise OptionError(f"--steps {said}: the {FILE} next to {column.dictionary} says {own}; leave --steps out")
-        column.preparation = recorded.preparation(symbols, given)
-        column.files = {name: recorded.path_of(name, given.get(name)) for name in recorded.files}
+        column.preparation = recorded.preparation(symbols, user_files)
+        column.files = {name: recorded.path_of(name, user_files.get(name)) for name in recorded.files}
         if column.has_other_record:
             column.steps = _in_language(column, own)
             column.preparation = Preparation(column.steps, contents(column.files, symbols))
@@ -235,9 +235,9 @@ def _choose_steps(column: Column, plan: Plan) -> None:
     else:
         column.steps = parse_steps(request.steps, column.lang, "--steps")
     names = {step["step"] for step in column.steps}
-    _check_options(names, plan, given, column.files)
+    _check_options(names, plan, user_files, column.files)
     if recorded is None:
-        column.files = {name: path for name, path in given.items() if _uses(names, name)}
+        column.files = {name: path for name, path in user_files.items() if _uses(names, name)}
         column.preparation = Preparation(column.steps, contents(column.files, symbols))
     with libraries():
         column.preparation.parts("")
@@ -246,7 +246,7 @@ def _choose_steps(column: Column, plan: Plan) -> None:
 
 
 def _in_language(column: Column, own: str) -> list[dict[str, Any]]:
-    """Return the steps that are recorded for the other language, with the rules of the column's; own: as written."""
+    """Return the other language's steps with the rules of the column's language; own: the steps as text."""
     if (steps := in_language(column.steps, column.lang)) is not None:
         return steps
     raise OptionError(
@@ -256,8 +256,8 @@ def _in_language(column: Column, own: str) -> list[dict[str, Any]]:
     )
 
 
-def _given_files(request: PrepareRequest) -> dict[str, str]:
-    """Return option of a step -> the file that the user names."""
+def _user_files(request: PrepareRequest) -> dict[str, str]:
+    """Return option of a step -> the user's file."""
     files = given_files(request)
     if request.tokenizer is not None:
         place = Path(request.tokenizer)
@@ -272,24 +272,24 @@ def _uses(names: set[str], option: str) -> bool:
     return any(option in STEPS[name].content for name in names)
 
 
-def _check_options(names: set[str], plan: Plan, given: dict[str, str], recorded: dict[str, str]) -> None:
-    """Raise OptionError if a step lacks its file or size, or one is given without its step; set what is learned."""
+def _check_options(names: set[str], plan: Plan, user_files: dict[str, str], recorded: dict[str, str]) -> None:
+    """Raise OptionError for a step without file or size, or for these without the step; set `plan.learns`."""
     request = plan.request
     for option, file in STEP_FILES.items():
         flag, size = file.flag, LEARNED.get(option)
         size_flag, wanted = f"--{size}".replace("_", "-"), None if size is None else getattr(request, size)
         if not _uses(names, option):
-            if option in given or wanted is not None:
-                unused = flag if option in given else size_flag
+            if option in user_files or wanted is not None:
+                unused = flag if option in user_files else size_flag
                 raise OptionError(f"{unused}: the steps are {', '.join(sorted(names)) or 'none'}; leave it out")
             continue
         if request.dictionary is not None and wanted is not None:
             raise OptionError(f"{size_flag}: the dictionary has its subwords already; give {flag} instead")
-        if option in given and wanted is not None:
+        if option in user_files and wanted is not None:
             raise OptionError(f"{flag} and {size_flag}: give one of them")
         if wanted is not None:
             plan.learns = option
-        elif option not in given and option not in recorded:
+        elif option not in user_files and option not in recorded:
             learn = f", or {size_flag} N to learn it" if size else ""
             raise OptionError(f"--steps {request.steps}: needs the file of its subwords; give it by {flag}{learn}")
     if "known" in names and request.dictionary is None:

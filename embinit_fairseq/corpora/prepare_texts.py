@@ -1,8 +1,8 @@
-"""From raw text to a folder for fairseq-train, with the record of how the text was prepared.
+"""Turn raw text into a folder for fairseq-train, with the record of the preparation.
 
 DIR/text/train.de                prepared lines
 DIR/bpe.codes                    or sentencepiece.model, if learned here
-DIR/bin/train.de-en.de.bin ...   as fairseq-preprocess names them; text in one language: train.bin; with labels:
+DIR/bin/train.de-en.de.bin ...   fairseq-preprocess's names; text in one language: train.bin; with labels:
                                  input0/train.bin, input1/, label/
 DIR/bin/preparation.json         the record (with labels: in input0/)
 """
@@ -31,12 +31,12 @@ from embinit_fairseq.vocab.step_files import STEP_FILES, contents
 
 #: description, total, unit -> tqdm's bar
 Bars = Callable[[str, int, str], Any]
-#: raw lines on which the record is tried
+#: number of raw lines on which the record is tried
 _TRIED = 20
 
 
 def check_texts(plan: Plan) -> tuple[list[Checked], list[str]]:
-    """Read all texts once; return what was found, and the classes; raise DataError for what cannot be prepared."""
+    """Read all texts once; return the facts about each, and the classes; raise DataError for unusable texts."""
     checked = [check_raw_text(raw_text, _steps(plan, raw_text)) for raw_text in plan.raw_texts]
     makes_subwords = any(STEPS[step["step"]].subwords for column in plan.columns.values() for step in column.steps)
     trained = None
@@ -55,8 +55,8 @@ def prepare(plan: Plan, checked: Sequence[Checked], classes: Sequence[str], bars
     """Prepare and binarise all texts; return a record for people.
 
     Args:
-        plan: what to do.
-        checked, classes: of `check_texts`.
+        plan: the steps and dictionaries of each text.
+        checked, classes: results of `check_texts`.
         bars: shows progress.
     """
     request = plan.request
@@ -105,16 +105,16 @@ def _write(chunks: Iterable[Any], path: Path, bar: Any) -> Counter[str]:
 
 
 def _learn(plan: Plan, folder: Path, lines: dict[RawText, int], bars: Bars) -> dict[str, Any]:
-    """Apply the steps before the subwords, learn these of the training text, and set them in the plan."""
+    """Apply the steps before the subwords, learn subwords from the training text, and set them in the plan."""
     size, counts = getattr(plan.request, LEARNED[plan.learns]), Counter[str]()
     name = STEP_FILES[plan.learns].name
     preparations = {name: column.preparation for name, column in plan.columns.items()}
     with workers(preparations, plan.request.jobs) as mapped:
         for raw_text in _texts(plan):
             with closing(bars(f"prepare {raw_text}", lines[raw_text], "line")) as bar:
-                found = _write(mapped(parts_of, raw_text.column, raw_text.lines()), _parts_file(folder, raw_text), bar)
+                tokens = _write(mapped(parts_of, raw_text.column, raw_text.lines()), _parts_file(folder, raw_text), bar)
             if raw_text.split == "train":
-                counts.update(found)
+                counts.update(tokens)
     with closing(bars("learn subwords", 1, "model")):
         if plan.learns == "codes":
             number = learn_codes(counts, size, folder / name)
@@ -150,10 +150,10 @@ def _write_texts(plan: Plan, folder: Path, lines: dict[RawText, int], bars: Bars
             parts = _parts_file(folder, raw_text)
             texts = _lines_of(parts) if plan.learns else raw_text.lines()
             with closing(bars(f"{'segment' if plan.learns else 'prepare'} {raw_text}", lines[raw_text], "line")) as bar:
-                found = _write(mapped(how, raw_text.column, texts), _text_file(folder, raw_text), bar)
+                tokens = _write(mapped(how, raw_text.column, texts), _text_file(folder, raw_text), bar)
             parts.unlink(missing_ok=True)
             if raw_text.split == "train":
-                counts[plan.columns[raw_text.column].shares].update(found)
+                counts[plan.columns[raw_text.column].shares].update(tokens)
     for raw_text in plan.raw_texts:
         if raw_text.is_label:
             labels = "".join(f"{class_of(label)}\n" for label in raw_text.lines())
@@ -174,10 +174,10 @@ def _binarise(
     request, data, made = plan.request, folder / "bin", {}
     for name, column in plan.columns.items():
         if column.shares not in made:
-            given = column.dictionary
+            dictionary_path = column.dictionary
             made[column.shares] = (
-                fairseq_data.load_dictionary(given)
-                if given is not None
+                fairseq_data.load_dictionary(dictionary_path)
+                if dictionary_path is not None
                 else fairseq_data.make_dictionary(counts[column.shares], request.min_count)
             )
         made[name] = made[column.shares]
@@ -224,7 +224,7 @@ def _first_pairs(plan: Plan, folder: Path, column: Column) -> list[tuple[str, st
 
 
 def _next(plan: Plan, classes: Sequence[str]) -> str:
-    """Return the beginning of the command that reads the folder: a training, or without training text a test."""
+    """Return the first part of the command that reads the folder: a training, or without training text a test."""
     splits = [raw_text.split for raw_text in plan.raw_texts]
     trains, test = "train" in splits, min(splits)  # rather than valid
     task, data = f"--user-dir embinit_fairseq --task {plan.task}", f"{plan.request.output}/bin"

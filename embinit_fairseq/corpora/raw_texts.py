@@ -1,6 +1,6 @@
-"""Read raw text as people have it: a sentence per line in one or two languages, or tables with named columns.
+"""Read raw text: a sentence per line in one or two languages, or tables with named columns.
 
-The name of a file says its split (`train`; `valid`, `val`, `dev`; `test`) and, as its suffix, its language or kind.
+The name of a file has its split (`train`; `valid`, `val`, `dev`; `test`) and, as its suffix, its language or kind.
 A raw text is one column of one file: a list of lines.
 """
 
@@ -19,7 +19,7 @@ from embinit_fairseq.io import check_is_file
 SPLITS = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "validation": "valid", "test": "test"}
 #: suffixes of files with a text per line whose name has no language
 PLAIN = ("", "txt", "text", "raw", *SPLITS)
-#: what `str.splitlines` and fairseq's readers take for the end of a line; here only LF is one, and these are spaces
+#: ends of lines for `str.splitlines` and fairseq's readers; here only LF ends a line, and these are spaces
 OTHER_ENDS = re.compile("[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 #: name of the column of labels in the data
 LABEL = "label"
@@ -27,12 +27,12 @@ LABEL = "label"
 
 @dataclass(frozen=True)
 class RawText:
-    """A column of text.
+    """Describe a column of text.
 
     Args:
         path: the file.
         split: `train`, `valid`, `valid1`, `test` ...
-        column: its name in the data: a language, `input0`, `label`, or `` for text in one language.
+        column: name in the data: a language, `input0`, `label`, or `` for text in one language.
         field: name of the column in the file; None if the file has one text per line.
     """
 
@@ -47,7 +47,7 @@ class RawText:
         return self.column == LABEL
 
     def numbered_lines(self) -> Iterator[tuple[int, str]]:
-        """Yield (number of the line, text) as they are in the file."""
+        """Yield (number of the line, text) as in the file."""
         return read_text(self.path) if self.field is None else read_column(self.path, self.field, self.is_label)
 
     def lines(self) -> Iterator[str]:
@@ -60,7 +60,7 @@ class RawText:
 
 @dataclass(frozen=True)
 class Columns:
-    """What the user says of the columns; see `embinit prepare --help`."""
+    """Hold the user's options for columns; see `embinit prepare --help`."""
 
     source_lang: str | None = None
     target_lang: str | None = None
@@ -73,10 +73,10 @@ def find_raw_texts(texts: Sequence[str], columns: Columns) -> list[RawText]:
 
     Args:
         texts: files, each as FILE or SPLIT=FILE.
-        columns: of tables, and languages.
+        columns: the columns of tables, and languages.
 
     Raises:
-        OptionError, DataError: a split or a column is not known, is missing or there twice.
+        OptionError, DataError: a split or a column is unknown, is missing or occurs twice.
     """
     files = [_split_of(text) for text in texts]
     tables = [path for _, path in files if is_table(path)]
@@ -87,7 +87,7 @@ def find_raw_texts(texts: Sequence[str], columns: Columns) -> list[RawText]:
     for raw_text in raw_texts:
         if (other := seen.setdefault((raw_text.split, raw_text.column), raw_text)) is not raw_text:
             remedy = "put them into one file"
-            if raw_text.split != "train":  # fairseq has one
+            if raw_text.split != "train":  # fairseq has one training split
                 remedy = f"name another, such as {raw_text.split}1={raw_text.path}, or {remedy}"
             if raw_text.field is None and not raw_text.column:
                 names = f"{raw_text.split}.de and {raw_text.split}.en (ln -s FILE {raw_text.split}.de)"
@@ -103,10 +103,10 @@ def _split_of(text: str) -> tuple[str, Path]:
     check_is_file(path)
     if named:
         return named[1], path
-    found = {SPLITS[part] for part in re.split(r"[._-]", path.name.lower()) if part in SPLITS}
-    if len(found) != 1:
+    splits = {SPLITS[part] for part in re.split(r"[._-]", path.name.lower()) if part in SPLITS}
+    if len(splits) != 1:
         raise OptionError(f"{text}: its name must say which split it is; name it so: train={text}, valid=..., test=...")
-    return found.pop(), path
+    return splits.pop(), path
 
 
 def _of_lines(files: list[tuple[str, Path]], columns: Columns) -> list[RawText]:
@@ -117,21 +117,21 @@ def _of_lines(files: list[tuple[str, Path]], columns: Columns) -> list[RawText]:
     languages: dict[str, str] = {}  # in lower case -> as written: fr_XX of mBART, and DE next to de
     for name in (*filter(None, (columns.source_lang, columns.target_lang)), *(suffix_of(path) for _, path in files)):
         languages.setdefault(name.lower(), name)
-    found = list(dict.fromkeys(languages[suffix_of(path).lower()] for _, path in files))
-    if len(found) == 1 or {name.lower() for name in found} <= {*PLAIN}:
+    langs = list(dict.fromkeys(languages[suffix_of(path).lower()] for _, path in files))
+    if len(langs) == 1 or {name.lower() for name in langs} <= {*PLAIN}:
         return [RawText(path, split, "") for split, path in files]
-    source = columns.source_lang or next(name for name in found if name != columns.target_lang)
-    target = columns.target_lang or next(name for name in found if name != source)
-    if {source, target} != set(found) or {name.lower() for name in found} & set(PLAIN):
-        endings = ", ".join(f".{name}" for name in found)
+    source = columns.source_lang or next(name for name in langs if name != columns.target_lang)
+    target = columns.target_lang or next(name for name in langs if name != source)
+    if {source, target} != set(langs) or {name.lower() for name in langs} & set(PLAIN):
+        endings = ", ".join(f".{name}" for name in langs)
         raise OptionError(
             f"TEXT: the files end in {endings}; expected two languages, as train.de train.en, or the same ending "
             "(--source-lang and --target-lang name the two)"
         )
-    _check_languages(found)
+    _check_languages(langs)
     raw_texts = [RawText(path, split, languages[suffix_of(path).lower()]) for split, path in files]
     for split in dict.fromkeys(split for split, _ in files):
-        if missing := set(found) - {one.column for one in raw_texts if one.split == split}:
+        if missing := set(langs) - {one.column for one in raw_texts if one.split == split}:
             raise OptionError(f"TEXT: the split {split} has no file in {min(missing)}; give both languages")
     return sorted(raw_texts, key=lambda one: one.column != source)
 

@@ -1,6 +1,6 @@
 """Read raw text: files with a text per line, and columns of tables, each text with the number of its line.
 
-All are UTF-8, also compressed by gzip, bzip2 or xz; only LF, or CR LF, ends a line. They are read as they are needed.
+All files are UTF-8, also compressed by gzip, bzip2 or xz; only LF, or CR LF, ends a line. Lines are read when needed.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 from embinit_fairseq.errors import DataError, counted, listed
 from embinit_fairseq.io import not_utf8
 
-#: line numbers in a message
+#: largest number of line numbers in a message
 SHOWN = 5
 _MARK = b"\xef\xbb\xbf"
 #: first bytes of a compressed file -> module that opens it
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\0": "lzma"}
 _COMPRESSED = (".gz", ".bz2", ".xz")
-#: first bytes of another file -> what it is, remedy
+#: first bytes of another file -> its description, remedy
 _OTHERS = {
     b"PK\x03\x04": ("an archive or a spreadsheet", "unzip it, or save the table as .csv"),
     b"\x28\xb5\x2f\xfd": ("compressed by zstd", "zstd -d FILE -o NEW"),
@@ -39,7 +39,7 @@ _OTHERS = {
 _DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 #: first line of a list of objects, or of an object that has one
 _LIST = re.compile(r"\s*(?:\[\s*(?:\{|$)|\{\s*$|\{\s*\"[^\"]*\"\s*:\s*\[\s*\{)")
-#: makes lines of a list of objects, or of the list that an object has
+#: command that makes lines of a list of objects, or of the list in an object
 _ARRAY = (
     "make lines of it: python -c \"import json; d = json.load(open('{}', encoding='utf-8-sig')); [print(json.dumps(r)) "
     'for r in (d if isinstance(d, list) else next(v for v in d.values() if isinstance(v, list)))]" > NEW.jsonl'
@@ -49,7 +49,7 @@ _SEPARATORS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "|"}
 
 
 def suffix_of(path: Path) -> str:
-    """Return the suffix of a file as it is written, without that of a compression."""
+    """Return the suffix of a file's name before the suffix of a compression."""
     return (path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path).suffix[1:]
 
 
@@ -64,7 +64,7 @@ def is_of_tabs(path: Path) -> bool:
 
 
 def shown_lines(numbers: Sequence[int], count: int | None = None) -> str:
-    """Return line numbers for a message: `line 3`, `lines 3, 7 and 200 more`. count: of all, if not all are given."""
+    """Return line numbers for a message: `line 3`, `lines 3, 7 and 200 more`. count: number of all lines, if more."""
     total = len(numbers) if count is None else count
     return f"line{'s' if total > 1 else ''} {listed(numbers, SHOWN, total)}"
 
@@ -73,7 +73,7 @@ def shown_lines(numbers: Sequence[int], count: int | None = None) -> str:
 
 
 def has_mark(path: Path) -> bool:
-    """Return True if a file begins with a byte-order mark; `read_text` names what makes it unreadable."""
+    """Return True if a file begins with a byte-order mark; `read_text` reports an unreadable file."""
     with contextlib.suppress(*_DAMAGE), _opened(path) as file:
         return bool(file.read(3) == _MARK)
     return False
@@ -83,7 +83,7 @@ def read_text(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (1-based number, text) of each line, without its end and the file's byte-order mark.
 
     Raises:
-        DataError: lines are not UTF-8, with their numbers; their ends are CR; or the file is damaged.
+        DataError: lines are not UTF-8 (with their numbers) or end in CR, or the file is damaged.
     """
     number, has_utf8 = 0, False
     try:
@@ -103,12 +103,12 @@ def read_text(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _lines_not_utf8(path: Path, wrong: str, number: int, rest: Iterable[bytes], has_utf8: bool) -> DataError:
-    """Return the error about lines that are not UTF-8, with the numbers of all of them.
+    """Return the error about lines that are not UTF-8, with all line numbers.
 
     Args:
-        path: of the text.
-        wrong: what the first of them is, and the remedy.
-        number: of the first of them.
+        path: path of the text.
+        wrong: description of the first such line, and the remedy.
+        number: number of the first such line.
         rest: the lines after it.
         has_utf8: a line before it is UTF-8 and not ASCII.
     """
@@ -127,7 +127,7 @@ def _lines_not_utf8(path: Path, wrong: str, number: int, rest: Iterable[bytes], 
 
 
 def _opened(path: Path) -> Any:
-    """Open a plain or compressed file, which its first bytes say, for reading bytes."""
+    """Open a plain or compressed file, recognised by its first bytes, for reading bytes."""
     with open(path, "rb") as file:
         head = file.read(8)
     module = next((module for magic, module in _COMPRESSIONS.items() if head.startswith(magic)), None)
@@ -135,9 +135,9 @@ def _opened(path: Path) -> Any:
 
 
 def _checked_first(path: Path, raw: bytes) -> bytes:
-    """Return the first line without byte-order mark; DataError if it shows what the whole file is."""
-    for found, remedy in (said for magic, said in _OTHERS.items() if raw.startswith(magic)):
-        raise DataError(f"{path}: {found}, expected text; {remedy}")
+    """Return the first line without byte-order mark; DataError if it shows that the file is not a text."""
+    for description, remedy in (said for magic, said in _OTHERS.items() if raw.startswith(magic)):
+        raise DataError(f"{path}: {description}, expected text; {remedy}")
     if 4 * raw.count(b"\0") > len(raw) > 3:  # UTF-16 of Latin letters without a mark is UTF-8, too
         raise DataError(f"{path}: {not_utf8(raw, 1)}")
     if b"\r" in raw and not raw.endswith(b"\n"):
@@ -162,16 +162,16 @@ def read_column(path: Path, field: str, is_label: bool) -> Iterator[tuple[int, s
     Args:
         path: .tsv, .csv or .jsonl, also .gz.
         field: name of the column.
-        is_label: a value of JSON may be a number.
+        is_label: True if a value of JSON may be a number.
 
     Raises:
-        DataError: the file is no such table, or the column is not there once; with the number of the line.
+        DataError: the file is no such table, or does not have the column once; with the number of the line.
     """
     return _READERS[suffix_of(path).lower()](path, field, is_label)
 
 
 def _tsv(path: Path, field: str, is_label: bool) -> Iterator[tuple[int, str]]:
-    """Read fields between tabs, as GLUE's: a quotation mark is a character like others."""
+    """Read fields between tabs, as in GLUE's files: a quotation mark is a character like others."""
     return _column(path, field, is_label, ((number, line.split("\t")) for number, line in read_text(path)))
 
 
@@ -183,7 +183,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     # a CR would end a row; another end of a line is counted and becomes a space, as a CR in other files
     lines = (line.replace("\r", "\v") + "\n" for _, line in read_text(path))
     heading = next(lines, "")
-    delimiter = ";" if ";" in heading and "," not in heading else ","  # of spreadsheets in half of Europe
+    delimiter = ";" if ";" in heading and "," not in heading else ","  # ";" in spreadsheets of half of Europe
     rows = csv.reader(itertools.chain([heading], lines), delimiter=delimiter, strict=True)
     limit, number = csv.field_size_limit(1 << 30), 1
     try:
@@ -238,7 +238,7 @@ def _jsonl(path: Path, field: str, is_label: bool) -> Iterator[tuple[int, str]]:
 
 
 class _Pairs(list[Any]):
-    """The keys and values of a JSON object: a key may be there twice."""
+    """Hold the keys and values of a JSON object, in which a key may be repeated."""
 
 
 def _flat(pairs: _Pairs) -> list[tuple[str, Any]]:
@@ -260,8 +260,8 @@ def _text_of(where: str, field: str, value: Any, is_label: bool) -> str:
         return str(value)
     if not isinstance(value, str):
         expected = "text or a number" if is_label else "text"
-        found = json.dumps(value)[:60]
-        raise DataError(f"{where}: {field} must be {expected}, found {found}; write it as text, or remove the row")
+        shown = json.dumps(value)[:60]
+        raise DataError(f"{where}: {field} must be {expected}, found {shown}; write it as text, or remove the row")
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -271,7 +271,7 @@ def _text_of(where: str, field: str, value: Any, is_label: bool) -> str:
 
 
 def _check_column(where: str, field: str, columns: Collection[str], remedy: str = "name one of them") -> None:
-    """Raise DataError unless a column has this name, and one only."""
+    """Raise DataError unless exactly one column has this name."""
     count = list(columns).count(field)
     if count > 1:
         raise DataError(f"{where}: {count} columns have the name {field}; rename all but one")
@@ -280,5 +280,5 @@ def _check_column(where: str, field: str, columns: Collection[str], remedy: str 
         raise DataError(f"{where}: no column {field}; its columns are {names}: {remedy}")
 
 
-#: suffix of a table -> what reads a column of it
+#: suffix of a table -> function that reads a column
 _READERS = {"tsv": _tsv, "csv": _csv, "jsonl": _jsonl, "json": _jsonl, "ndjson": _jsonl}

@@ -1,4 +1,4 @@
-"""Learn the subwords of a text: merges of subword-nmt from words and their counts, or a model of sentencepiece."""
+"""Learn subwords: merges of subword-nmt from words and their counts, or a model of sentencepiece from lines."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from embinit_fairseq.errors import DataError
 from embinit_fairseq.io import whole_file, write_text
 from embinit_fairseq.vocab.cleaning import library
 
-#: lines from which a sentencepiece model is learned at most, evenly spaced
+#: largest number of lines from which a sentencepiece model is learned, evenly spaced
 MOST_LINES = 1_000_000
 #: bytes of a line from which on sentencepiece leaves it out, and letters of its parts
 _LONGEST, _PART = 4192, 1000
 
 
 def learn_codes(counts: Mapping[str, int], size: int, path: Path) -> int:
-    """Write the merges that `subword-nmt learn-bpe` learns of the text with these words; return their number."""
+    """Write the merges that `subword-nmt learn-bpe` learns from these words and counts; return their number."""
     if not any(len(word) > 1 for word in counts):
         raise DataError("TEXT: no word of two letters in the training text, so that no subwords can be learned")
     words = (f"{word} {count}" for word, count in counts.items())
     codes = io.StringIO()
-    with contextlib.redirect_stderr(io.StringIO()):  # a bar, and how many pairs there are
+    with contextlib.redirect_stderr(io.StringIO()):  # a bar, and the number of pairs
         library("subword_nmt.learn_bpe").learn_bpe(words, codes, size, is_dict=True)
     write_text(path, codes.getvalue())
     return codes.getvalue().count("\n") - 1
@@ -35,7 +35,7 @@ def learn_model(
 ) -> int:
     """Write a sentencepiece model of texts, `unigram` or `bpe`; return the number of its pieces.
 
-    jobs: threads; the default is sentencepiece's. option: the option that gave the size.
+    jobs: threads; the default is sentencepiece's. option: the user's option with the size.
     """
     sentencepiece, model = library("sentencepiece"), io.BytesIO()
     try:

@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 from embinit_fairseq.errors import DataError, EmbinitError
 from embinit_fairseq.vocab.preparation_steps import Preparation
 
-#: lines that a process is given at a time
+#: number of lines that a process takes at a time
 _CHUNK = 2000
 #: chunks after which a process begins with new libraries: spaCy and subword-nmt remember every word
 _RENEW = 200
-#: between the sentences of a line in a text of parts; no line has it, since it ends lines (`OTHER_ENDS`)
+#: separator of the sentences of a line in a text of parts; it ends lines (`OTHER_ENDS`), so that no line has it
 SEPARATOR = "\x1e"
 
 
 class Chunk(NamedTuple):
-    """Prepared lines, each ending in LF, their number, and the counts of their words."""
+    """Hold prepared lines, each ending in LF, their number, and the counts of their words."""
 
     text: str
     lines: int
@@ -35,7 +35,7 @@ class Chunk(NamedTuple):
 
 
 class _Process:
-    """What a process has: column -> its preparation."""
+    """Hold the state of a process: column -> its preparation."""
 
     preparations: Mapping[str, Preparation] = {}
     chunks = 0
@@ -47,7 +47,7 @@ def symbols_of(prepare: Preparation, lines: list[str]) -> list[list[str]]:
 
 
 def parts_of(prepare: Preparation, lines: list[str]) -> list[list[str]]:
-    """Return each raw line as one text: what the steps before subwords make of it."""
+    """Apply the steps before subwords to each raw line; return one text per line."""
     return [[SEPARATOR.join(prepare.parts(line))] for line in lines]
 
 
@@ -93,7 +93,7 @@ def _begin(preparations: Mapping[str, Preparation]) -> None:
 
 
 def _begin_process(preparations: Mapping[str, Preparation]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits, which ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the waiting process, which ends this one
     threading.Thread(target=_end_with, args=[multiprocessing.parent_process()], daemon=True).start()
     _begin(preparations)
 

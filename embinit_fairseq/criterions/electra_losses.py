@@ -1,11 +1,11 @@
-"""`--criterion electra`: the two losses of ELECTRA (Clark et al. 2020, section 2), for --task masked_lm.
+"""Compute the two losses of ELECTRA (Clark et al. 2020, section 2): `--criterion electra` for --task masked_lm.
 
     loss = mean of -log p_G(x_t | x_masked) over masked tokens
          + rtd_weight * mean of the binary cross-entropy of D(x_corrupt, t) over all tokens but padding
 
 fairseq adds up losses and sample sizes over workers and --update-freq and divides once, but the two means have two
 denominators. The sample size here is the number of tokens, so the second mean is exact. The task masks `--mask-prob` of
-the tokens of each sentence, rounded up or down at random so that this is exact in expectation. The first sum is divided
+the tokens of each sentence, rounded up or down at random; the share is exact in expectation. The first sum is divided
 by mask_prob * tokens: an unbiased estimate of its mean, and the same however a batch is split. The log has both means
 with their exact denominators, over all batches since the last line or of a validation.
 """
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ElectraCriterionConfig(FairseqDataclass):
-    """Options of the criterion."""
+    """Hold the options of the criterion."""
 
     rtd_weight: float = field(default=50.0, metadata={"help": "weight of the loss of replaced-token detection"})
     seed: int = II("common.seed")
@@ -43,7 +43,7 @@ class ElectraCriterionConfig(FairseqDataclass):
 
 @register_criterion("electra", dataclass=ElectraCriterionConfig)
 class ElectraCriterion(FairseqCriterion):
-    """For `--arch electra_*` and `--task masked_lm`, or a task that masks alike."""
+    """Train `--arch electra_*` by `--task masked_lm`, or by a task that masks in the same way."""
 
     def __init__(self, cfg: ElectraCriterionConfig, task: Any) -> None:
         super().__init__(task)

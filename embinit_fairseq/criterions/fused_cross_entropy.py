@@ -1,8 +1,8 @@
 """`--criterion fused_cross_entropy` and `fused_label_smoothed_cross_entropy`: fairseq's losses in less time and memory.
 
-They equal `cross_entropy` and `label_smoothed_cross_entropy` up to rounding, have the same options, log the same names,
+Both equal `cross_entropy` and `label_smoothed_cross_entropy` up to rounding, have the same options, log the same names,
 and continue each other's checkpoints. The matrix of log-probabilities is never made (`blockwise_cross_entropy`).
-They take the logits from the model's output; a model whose probabilities are not their softmax is refused.
+The logits come from the model's output; a model whose probabilities are not the softmax of the logits is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CHECKED: WeakSet[nn.Module] = WeakSet()
 
 @register_criterion("fused_cross_entropy", dataclass=CrossEntropyCriterionConfig)
 class FusedCrossEntropy(CrossEntropyCriterion):
-    """fairseq's `cross_entropy`."""
+    """Compute fairseq's `cross_entropy`."""
 
     def compute_loss(self, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
         """Return (loss, loss): a sum, or without `reduce` a loss for each token of the batch."""
@@ -42,7 +42,7 @@ class FusedCrossEntropy(CrossEntropyCriterion):
 
 @register_criterion("fused_label_smoothed_cross_entropy", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
 class FusedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
-    """fairseq's `label_smoothed_cross_entropy`."""
+    """Compute fairseq's `label_smoothed_cross_entropy`."""
 
     def compute_loss(self, model: nn.Module, net_output: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
         """Return (loss, negative log-likelihood): sums, or without `reduce` one for each token of the batch, (N, 1)."""
@@ -64,7 +64,7 @@ class FusedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         return logits.reshape(-1, logits.size(-1)), target.reshape(-1)
 
 
-# A checkpoint names the class of its criterion, and fairseq continues a training only with that one.
+# A checkpoint names the class of its criterion, and fairseq continues a training only with this class.
 FusedCrossEntropy.__name__ = CrossEntropyCriterion.__name__
 FusedLabelSmoothedCrossEntropy.__name__ = LabelSmoothedCrossEntropyCriterion.__name__
 
@@ -72,7 +72,7 @@ FusedLabelSmoothedCrossEntropy.__name__ = LabelSmoothedCrossEntropyCriterion.__n
 def check_logits(criterion: Any, model: Any, net_output: Any) -> None:
     """Raise OptionError if the model's probabilities are not the softmax of net_output[0].
 
-    They are compared for the first sentence of the first batch of a model.
+    Both are compared for the first sentence of the first batch of a model.
     """
     if model in _CHECKED:
         return

@@ -1,4 +1,4 @@
-"""`--criterion sentence_prediction_metrics`: fairseq's loss, and GLUE's metrics over the whole validation set.
+"""Compute fairseq's loss, and GLUE's metrics over the whole validation set (`--criterion sentence_prediction_metrics`).
 
 fairseq 0.12.2 averages accuracy over batches and has no other metric. Here every batch adds to sums from which the
 metric is computed: the confusion counts of a classification, or a place for each example's prediction and target, by
@@ -34,24 +34,24 @@ METRICS = (*CLASSIFICATION, *REGRESSION, CONFUSION)
 
 @dataclass
 class SentencePredictionMetricsConfig(SentencePredictionConfig):
-    """fairseq's options and the choice of metrics."""
+    """Hold fairseq's options and the choice of metrics."""
 
     glue_metrics: Optional[List[str]] = field(  # noqa: UP006
         default=None,
         metadata={
-            "help": "logged after each validation and usable as --best-checkpoint-metric (default: accuracy; with "
+            "help": "metrics to log after each validation, for --best-checkpoint-metric, too (default: accuracy; with "
             f"--regression-target pearson spearman). For classes: {', '.join(CLASSIFICATION)}, and {CONFUSION}, "
             f"counts with a row for each true class; for numbers: {', '.join(REGRESSION)}"
         },
     )
     positive_label: str = field(
-        default="1", metadata={"help": "the label whose F1 is meant (1: paraphrase in MRPC, duplicate in QQP)"}
+        default="1", metadata={"help": "the label whose F1 is computed (1: paraphrase in MRPC, duplicate in QQP)"}
     )
 
 
 @register_criterion("sentence_prediction_metrics", dataclass=SentencePredictionMetricsConfig)
 class SentencePredictionMetrics(SentencePredictionCriterion):
-    """For `--task sentence_prediction` or another task with `label_dictionary` and `cfg.num_classes`."""
+    """Train `--task sentence_prediction` or another task with `label_dictionary` and `cfg.num_classes`."""
 
     def __init__(self, cfg: SentencePredictionMetricsConfig, task: Any) -> None:
         super().__init__(cfg, task)
@@ -102,7 +102,7 @@ class SentencePredictionMetrics(SentencePredictionCriterion):
         return loss, sample_size, logging_output
 
     def counts(self, logits: Tensor, sample: dict[str, Any]) -> Tensor:
-        """Return the examples of class i taken for class j, (K, K). Of two classes, the second is positive."""
+        """Count the examples of class i taken for class j, (K, K). Of two classes, the second one is positive."""
         classes = logits.shape[-1]
         flat = sample["target"].view(-1) * classes + logits.argmax(dim=-1)
         counts = torch.bincount(flat, minlength=classes**2).view(classes, classes).double()

@@ -41,7 +41,7 @@ _DIMENSIONS = {
 def embed_init(
     slots: dict[str, Slot], task: Any, cfg: Any, request: InitRequest, checkpoint: Checkpoint | None = None
 ) -> None:
-    """Apply `--embed-init`: fill and freeze at a fresh start, only freeze where a checkpoint has the weights.
+    """Apply `--embed-init`: fill and freeze at a fresh start, only freeze if a checkpoint has the weights.
 
     The report goes to the log, to `embed_init.json` in the save directory and into `cfg`, so into every checkpoint.
     """
@@ -209,7 +209,7 @@ def _continue(
     """Recall the checkpoint's report and its matched rows; no vectors are opened.
 
     Raises:
-        OptionError: for another strategy, or other options of it, than the run's: they would have no effect.
+        OptionError: strategy or options differ from the run's, so that they would have no effect.
     """
     path, record = checkpoint.path, checkpoint.record
     started = record and record.get("strategy")
@@ -269,7 +269,7 @@ def _matrix_record(slot: Slot, reading: Reading | None, fills: bool) -> dict[str
     """Describe a filled embedding matrix. fills: rows without a vector were filled by another rule."""
     matrix, positions = _as_array(slot), position_std(slot.owner)
     after = describe(matrix)
-    # rows with a vector first: the figure of the whole matrix may be one that no word has
+    # rows with a vector first: the numbers of the whole matrix may be those of no word
     matched = describe(matrix[reading.matched]) if reading and fills else None
     scale = slot.embed_scale
     return {

@@ -1,8 +1,8 @@
-"""`--embed-init-freeze`: embedding matrices, or rows of them, that are not trained.
+"""Freeze embedding matrices, or rows of them (`--embed-init-freeze`).
 
 A whole matrix that is never trained has `requires_grad` off, as fairseq expects. For rows, or until an update, the
 gradient of frozen rows is set to zero, and the rows are restored after each step, since weight decay and momentum move
-them without a gradient. So is a whole matrix that the restored optimizer has trained before: it cannot be removed from
+them without a gradient. The same holds for a matrix that the restored optimizer has trained before: it cannot leave
 the optimizer's state.
 """
 
@@ -97,7 +97,7 @@ class _FrozenRows:
         inner = task.optimizer_step
 
         def optimizer_step(optimizer: Any, model: Any, update_num: int) -> None:
-            """Do the task's step, then restore the frozen rows."""
+            """Take the task's step, then restore the frozen rows."""
             self._set_num_updates(update_num)
             held = self._rows_of(optimizer) if self.active else []
             inner(optimizer, model=model, update_num=update_num)

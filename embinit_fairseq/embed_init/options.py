@@ -1,4 +1,4 @@
-"""The options of `--embed-init`, the registry of its strategies, and their place in fairseq's configuration.
+"""Define the options of `--embed-init`, the registry of its strategies, and their place in fairseq's configuration.
 
 A strategy of your own:
 
@@ -107,7 +107,7 @@ class EmbedInitOptions(FairseqDataclass):
     )
     #: the report as JSON, written by the plugin, so that it is inside every checkpoint
     embed_init_record: Optional[str] = field(default=None, metadata={"help": None})
-    #: `preparation.json` of the data, likewise
+    #: `preparation.json` of the data, also written by the plugin
     preparation_record: Optional[str] = field(default=None, metadata={"help": None})
 
     @classmethod
@@ -144,7 +144,7 @@ build_embed_init, register_embed_init, EMBED_INIT_REGISTRY, _ = setup_registry("
 
 
 def _register(name: str, strategy: Strategy) -> None:
-    """Register a strategy of `init.strategies` as a class, which is what fairseq's registries hold."""
+    """Register a strategy of `init.strategies` as a class, as fairseq's registries need it."""
 
     def table(self: EmbedInit, source: Optional[Source], draws: Draws, options: EmbedInitOptions) -> np.ndarray:
         return strategy.rule_for(options.embed_init_std is not None, options.embed_init_shuffle)(source, draws)

@@ -1,4 +1,4 @@
-"""Where fairseq is wrapped: building a model, loading a checkpoint, options of a training and their help, errors.
+"""Wrap fairseq: building a model, loading a checkpoint, options of a training and their help, errors.
 
 fairseq has no extension point between "the model is built" and "training starts". RoBERTa-type encoders redraw every
 embedding after building it, so `build_embedding` is too early. Every task calls `fairseq.models.build_model`, with
@@ -93,7 +93,7 @@ def prepare_training(model: Any, task: Any, cfg: Any) -> None:
 
 
 def _slots(model: Any, task: Any) -> dict[str, Slot]:
-    """Return the slots of any model; none where `--embed-init` cannot serve it."""
+    """Return the slots of any model; none if `--embed-init` cannot fill it."""
     try:
         return find_slots(model, task)
     except SlotError:
@@ -111,7 +111,7 @@ def _load_model_ensemble_and_task(
     finally:
         overrides.reset(before)
         _loaded.reset(before_states)
-    # the steps that a user of `from_pretrained` states come first; commands that bring a content compare it themselves
+    # the steps that a user of `from_pretrained` states come first; commands that pass the content compare it themselves
     if states and "preparation" not in (arg_overrides or {}):
         setattr(task, RECORDS, records_of_task(task, states))
     return models, cfg, task
@@ -126,7 +126,7 @@ def _load_checkpoint_to_cpu(inner: Callable[..., Any], path: str, *args: Any, **
 
 
 def _convert_namespace(inner: Callable[..., Any], args: Any) -> Any:
-    """Convert the options of a checkpoint, `args`; fairseq gives those that are missing the dataclass's defaults."""
+    """Convert the options of a checkpoint, `args`; fairseq gives missing options the dataclass's defaults."""
     add_missing_options(args)
     return inner(args)
 
@@ -148,7 +148,7 @@ def _add_model_args(inner: Callable[..., Any], parser: Any) -> Any:
 
 
 def with_remedy(message: str) -> str:
-    """Return argparse's message, with the remedy where it does not know options of `--embed-init`."""
+    """Return argparse's message, with the remedy if it is about options of `--embed-init`."""
     flags = {word.partition("=")[0] for word in message.split()} & {flag_of(o.name) for o in fields(EmbedInitOptions)}
     if not message.startswith("unrecognized arguments") or not flags:
         return message

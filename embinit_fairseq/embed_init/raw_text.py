@@ -28,7 +28,7 @@ _COMPARED = "_embinit_compared"
 
 @dataclass
 class RecordedTokenizerConfig(FairseqDataclass):
-    """Files of the steps, where the record does not know their place."""
+    """Hold the files of the steps, if they are not where the record says."""
 
     bpe_codes: Optional[str] = field(default=None, metadata={"help": "codes of the recorded step bpe"})
     sentencepiece_model: Optional[str] = field(default=None, metadata={"help": "model of the step sentencepiece"})
@@ -36,10 +36,10 @@ class RecordedTokenizerConfig(FairseqDataclass):
 
 @register_tokenizer("recorded", dataclass=RecordedTokenizerConfig)
 class RecordedTokenizer:
-    """All steps from raw text to symbols, and back; `use` says for which dictionaries."""
+    """Apply all steps from raw text to symbols, and back; `use` sets the dictionaries."""
 
     def __init__(self, cfg: RecordedTokenizerConfig) -> None:
-        self.given = given_files(cfg)
+        self.user_files = given_files(cfg)
         self.source = self.target = Preparation()
 
     def use(self, task: Any) -> None:
@@ -53,14 +53,14 @@ class RecordedTokenizer:
             is_translation = languages_of_task(task)[0] is not None
             flags = "fairseq's --tokenizer and --bpe"
             raise unknown_preparation(RECORDED, flags, dictionary.symbols, is_translation)
-        return recorded.preparation(dictionary.symbols, self.given)
+        return recorded.preparation(dictionary.symbols, self.user_files)
 
     def encode(self, text: str) -> str:
         """Return the symbols of a raw text, separated by spaces."""
         return " ".join(self.source(text))
 
     def decode(self, text: str) -> str:
-        """Return the text of symbols that are separated by spaces."""
+        """Return the text for symbols that are separated by spaces."""
         return self.target.text(text.split())
 
 
@@ -73,7 +73,7 @@ def build_tokenizer(inner: Callable[..., Any], task: Any, cfg: Any) -> Any:
 
 
 def build_bpe(inner: Callable[..., Any], task: Any, cfg: Any) -> Any:
-    """Build fairseq's BPE; raise DataError if its file is neither that of the source's record nor of the target's."""
+    """Build fairseq's BPE; raise DataError if its file is neither in the source's nor in the target's record."""
     records = [recorded for side in (0, 1) if (recorded := record_of_side(task, side)) is not None]
     for option, name in ARGUMENTS.items():
         path, own = getattr(cfg, name, None), [recorded for recorded in records if option in recorded.files]
@@ -88,7 +88,7 @@ def build_bpe(inner: Callable[..., Any], task: Any, cfg: Any) -> Any:
 def encode_lines(
     inner: Callable[..., Any], task: Any, lines: Sequence[str], encode: Callable[[str], str]
 ) -> tuple[list[Any], list[int]]:
-    """Encode lines by fairseq's options; at the first call, warn if these prepare other text than the record does."""
+    """Encode lines by fairseq's options; at the first call, warn if they make other symbols than the record."""
     recorded = None if hasattr(task, _COMPARED) else record_of_side(task, 0)
     setattr(task, _COMPARED, True)
     steps = written(recorded.steps) if recorded is not None else ""

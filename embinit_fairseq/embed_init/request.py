@@ -1,4 +1,4 @@
-"""What a user asks of `--embed-init`, as one typed request, from either kind of fairseq's configurations.
+"""Read the options of `--embed-init` as one typed request, from either kind of fairseq's configurations.
 
 Architectures of the old kind have a flat `Namespace` with all options of the command line. Those with a dataclass
 (`transformer_lm*`), and all under `fairseq-hydra-train`, have a node of an OmegaConf tree; there the strategy is
@@ -33,7 +33,7 @@ _STOCK_PATHS = {
 
 
 def number_in(text: Any) -> float:
-    """Return the number that a text is; nan for other texts."""
+    """Return the number in a text; nan for other texts."""
     try:
         return float(text)
     except ValueError:
@@ -42,7 +42,7 @@ def number_in(text: Any) -> float:
 
 @dataclass(frozen=True)
 class Freeze:
-    """A value of `--embed-init-freeze`: SLOT[:known][:UPDATES]."""
+    """Hold a value of `--embed-init-freeze`: SLOT[:known][:UPDATES]."""
 
     slot: str
     known: bool = False
@@ -70,13 +70,13 @@ class Freeze:
 
 
 def _of(section: str | None, default: Any = None) -> Any:
-    """Return a field of the request that is an option of fairseq, in this section of its configuration, or its root."""
+    """Return a field of the request for an option of fairseq, in this section of its configuration or at its root."""
     return field(default=default, metadata={"section": section})
 
 
 @dataclass
 class InitRequest:
-    """One `--embed-init` (strategy None: not given) and fairseq's options that matter for it."""
+    """Hold one `--embed-init` (strategy None: not given), and the options of fairseq that matter for it."""
 
     strategy: str | None
     options: EmbedInitOptions = field(default_factory=EmbedInitOptions)
@@ -171,7 +171,7 @@ def check_request(cfg: Any, request: InitRequest) -> None:
 
 
 def _check_lr_scale(request: InitRequest) -> None:
-    """Raise OptionError for a multiple of the learning rate that is none, or that the optimizer would ignore."""
+    """Raise OptionError if the multiple of the learning rate is malformed, or the optimizer would ignore it."""
     text = request.options.embed_init_lr_scale
     if text is None:
         return
@@ -206,10 +206,10 @@ def _check_spelling(cfg: Any, request: InitRequest) -> None:
                     f"one of {', '.join(names)}"
                 )
     words = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     for key, _, value in (word.lstrip("+").partition("=") for word in words):
-        if "embed_init" in key and given.setdefault(key, value) is not value:
-            raise OptionError(f"{key}={given[key]} and {key}={value}: give it once; several values are a list: [A,B]")
+        if "embed_init" in key and values.setdefault(key, value) is not value:
+            raise OptionError(f"{key}={values[key]} and {key}={value}: give it once; several values are a list: [A,B]")
     unused = [o.name for o in _OPTIONS if o.name in names and getattr(request.options, o.name) != o.default]
     if request.strategy is None and unused:
         raise OptionError(f"{', '.join(unused)}: needs a strategy, such as embed_init=xavier")

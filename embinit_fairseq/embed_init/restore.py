@@ -1,8 +1,8 @@
-"""Continue a training, or use its checkpoint: find it, compare what its shapes do not show, recall the report.
+"""Continue a training, or use its checkpoint: find it, compare options and dictionary, recall the report.
 
-Vectors are opened at a fresh start only. fairseq compares names and shapes of parameters. Compared here is the rest:
-the words of the dictionary, the number of attention heads, of our own models all options, and which embedding matrices
-the optimizer has trained.
+Vectors are opened at a fresh start only. fairseq compares names and shapes of parameters. This module compares the
+rest: the words of the dictionary, the number of attention heads, all options of this plugin's models, and which
+embedding matrices the optimizer has trained.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 REPORT_FILE = "embed_init.json"
 #: side of a model -> option of fairseq-preprocess for its dictionary
 _DICTIONARY = {"encoder": "--srcdict", "decoder": "--tgtdict"}
-#: options of our models that may change when a checkpoint is used
+#: options of this plugin's models that may change when a checkpoint is used
 _FREE = {"dropout", "attention_dropout", "activation_dropout", "pooler_dropout", "attention_kernel"}
 _FREE |= {"max_positions", "max_source_positions", "max_target_positions", "checkpoint_activations"}
 _FREE |= {"pooler_activation_fn", "train_embeddings", "_name"}
@@ -42,7 +42,7 @@ _OLDER_VALUES = {("duo_share_weights", "on"): "stream"}
 
 @dataclass
 class Checkpoint:
-    """The checkpoint that fairseq will load into the model that was just built.
+    """Hold the checkpoint that fairseq will load into the model that was just built.
 
     state: its content, empty if this torch cannot read it safely. record: its report of `--embed-init`.
     restores_optimizer: fairseq will load the state of its optimizer.
@@ -93,8 +93,8 @@ def path_to_restore(request: InitRequest) -> str | None:
     """Return the path of that checkpoint, decided as in `fairseq.checkpoint_utils.load_checkpoint`.
 
     Raises:
-        OptionError: for a strategy together with a `--restore-file` that does not exist: fairseq would train from
-            scratch, and overwrite a run in `--save-dir`.
+        OptionError: a strategy is given with a `--restore-file` that does not exist: fairseq would train from scratch
+            and overwrite a run in `--save-dir`.
     """
     if request.restore_file not in (None, "checkpoint_last.pt"):
         path = request.restore_file.replace(".pt", request.checkpoint_suffix + ".pt")
@@ -118,7 +118,7 @@ def path_to_restore(request: InitRequest) -> str | None:
 
 
 def check_fits(checkpoint: Checkpoint, model: nn.Module, cfg: Any, slots: dict[str, Slot]) -> None:
-    """Raise OptionError if the checkpoint was trained with other options of the model, or another dictionary."""
+    """Raise OptionError if the checkpoint was trained with other options of the model or another dictionary."""
     trained, changed = options_of(checkpoint.state, "model") or {}, []
     add_missing_options(trained)  # of a checkpoint that is older than an option
     compared = _decisive(model) or {name for name in trained if name.endswith("_attention_heads")}
@@ -150,7 +150,7 @@ def check_fits(checkpoint: Checkpoint, model: nn.Module, cfg: Any, slots: dict[s
 
 
 def check_dictionary(record: dict[str, Any] | None, slots: dict[str, Slot], checkpoint: str) -> None:
-    """Raise OptionError if data have a dictionary of the size of the training's, with other words or another order."""
+    """Raise OptionError if the data's dictionary has the size of the training's, but other words or another order."""
     symbols = {name: slot.vocabulary.symbols for name, slot in slots.items()}
     wrong = init_report.other_dictionaries(record or {}, symbols)
     if wrong:
@@ -164,7 +164,7 @@ def check_dictionary(record: dict[str, Any] | None, slots: dict[str, Slot], chec
 def check_optimizer(checkpoint: Checkpoint, trained: set[str]) -> None:
     """Raise OptionError if slots are to be trained that the restored optimizer does not know.
 
-    It would take the moments of other parameters for theirs, without a message where sizes are equal.
+    It would use the moments of other parameters for them, without a message if sizes are equal.
     """
     unknown = sorted(checkpoint.untrained() & trained)
     if unknown and checkpoint.record is not None:
@@ -181,14 +181,14 @@ def _today(name: str, value: Any) -> str:
 
 
 def _decisive(model: Any) -> set[str]:
-    """Return the options of our models that change the meaning of their weights; none for others."""
+    """Return the options that change the meaning of the weights of this plugin's models; none for other models."""
     if not type(model).__module__.startswith("embinit_fairseq."):
         return set()
     return {option.name for option in fields(getattr(type(model), "__dataclass"))} - _FREE
 
 
 def check_overrides(model: Any, overrides: dict[str, Any]) -> None:
-    """Raise OptionError if one of our models is loaded for use with options that change the meaning of its weights."""
+    """Raise OptionError if a model of this plugin is loaded for use with options that change its weights' meaning."""
     changed = ", ".join(f"{name}={overrides[name]!r}" for name in sorted(_decisive(model) & set(overrides)))
     if changed:
         raise OptionError(

@@ -15,7 +15,7 @@ from embinit_fairseq.vocab.dictionary import Vocabulary, vocabulary_of
 
 @dataclass
 class Slot:
-    """One token-embedding matrix.
+    """Describe one token-embedding matrix.
 
     name: `encoder`, `decoder`, ... embedding: the module with the (N, D) matrix. vocabulary: the N symbols of its rows.
     owner: the module that uses it. tied: further names, of slots that share the parameter. is_output: the output layer,

@@ -1,6 +1,6 @@
 """Match vectors, of one file or of several together, with the rows of a dictionary.
 
-`read` is the entrance: it opens the files, reads the rows that the dictionary needs, matches them, puts several files
+Begin at `read`: it opens the files, reads the rows that the dictionary needs, matches them, puts several files
 together and judges the coverage. A word is matched if one file has it. Elements that the other files lack are filled by
 the strategies, as whole rows are (`Source.gaps`).
 Letters: N rows of the dictionary, K of them matched, D columns; of one file k and d.
@@ -59,9 +59,9 @@ class Matching:
     """How vectors are matched with a dictionary.
 
     Args:
-        rules: of `vocab.matching.RULES`: how a word of the dictionary and a word of the vectors may differ.
+        rules: names from `vocab.matching.RULES`: how a dictionary's word and a vector's word may differ.
         markers: subword style of the dictionary, "auto" to recognise it.
-        oov: how rows without a vector are filled, one of `strategies.OOV_CHOICES`.
+        oov: rule for rows without a vector, one of `strategies.OOV_CHOICES`.
         strict: refuse files with broken lines.
     """
 
@@ -73,12 +73,12 @@ class Matching:
 
 @dataclass
 class Alignment:
-    """For each of the N rows of an embedding matrix the row of the vectors that it takes.
+    """Hold, for each of the N rows of an embedding matrix, the row of the vectors that it takes.
 
     source_row: (N,) int64 into `VectorTable.matrix`, -1 for none. rule: the rule of the match, per row: "special" (the
     vectors' own special row, in `VectorTable.specials`), rules of `vocab.matching`, or "" (not matched). style,
     source_style: the subword styles of the two vocabularies. spelling: how the vectors spell words. is_lower: words
-    with capitals were found, but as lower-cased ones only: the vectors are BPEmb's or the like.
+    with capitals were found, but in lower case only, as in BPEmb's vectors.
     """
 
     source_row: np.ndarray
@@ -112,9 +112,9 @@ class Alignment:
 
 @dataclass
 class Part:
-    """The vectors of one file for the dictionary.
+    """Hold the vectors of one file for the dictionary.
 
-    rows, vectors: (k,) and (k, d), matched; moments: of these vectors as they are in the file. composed_rows, composed:
+    rows, vectors: (k,) and (k, d), matched; moments: moments of these vectors in the file. composed_rows, composed:
     (j,) and (j, d), composed from the file's subwords.
     """
 
@@ -130,7 +130,7 @@ class Part:
 
 @dataclass
 class Reading:
-    """The vectors for one embedding matrix.
+    """Hold the vectors for one embedding matrix.
 
     source: the input of a strategy. parts: one per file. matched: (N,) bool, rows that a file has, special rows
     included. complete: (N,) bool, matched rows whose elements all come from files. found_in_all: words that every file
@@ -181,7 +181,7 @@ def read(
             _check_ids(reader, vocabulary)
         reading = read_sources(readers, spec, vocabulary, matching)
         for reader, part in zip(readers, reading.parts):
-            # of a mean, a file may have one of the languages of a joined dictionary
+            # a file of a mean may have one of the languages of a joined dictionary
             is_enough = spec.how == "avg" and (reading.coverage["coverage_tokens"] or 0) >= LOW_COVERAGE
             _check_coverage(reader, part, vocabulary, is_enough)
     return reading
@@ -265,7 +265,7 @@ def read_tokens(vocabulary: Vocabulary, markers: str = "auto") -> tuple[str, dic
 
 
 def read_table(reader: VectorReader, vocabulary: Vocabulary, markers: str = "auto") -> VectorTable:
-    """Read the rows that the dictionary needs; of a file in several languages the rows of the dictionary's."""
+    """Read the rows that the dictionary needs; of a file in several languages, only the dictionary's."""
     spelling = reader.spelling
     table = replace(reader.read(plan(vocabulary, markers, spelling)), spelling=spelling)
     return _in_one_language(table, vocabulary, markers)

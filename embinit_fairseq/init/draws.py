@@ -24,7 +24,7 @@ _SMALLEST, _LARGEST = 1e-20, 1e20
 
 @dataclass(frozen=True)
 class TargetStd:
-    """The sigma of the result: `number`, or if that is None, `times` the sigma of the Xavier draw."""
+    """Hold the sigma of the result: `number`, or if that is None, `times` the sigma of the Xavier draw."""
 
     number: float | None = None
     times: float = 1.0
@@ -72,7 +72,7 @@ def stream(seed: int, *names: str) -> np.random.Generator:
 
 
 class Draws:
-    """The random matrices of one slot. rows, dim: the N x D of the slot's matrix. std: the sigma of the result."""
+    """Draw the random matrices of one slot. rows, dim: N and D of its matrix. std: the sigma of the result."""
 
     def __init__(self, rows: int, dim: int, seed: int, slot: str, std: TargetStd | float | None = None) -> None:
         self.rows, self.dim, self.seed, self.slot = rows, dim, seed, slot
@@ -139,7 +139,7 @@ def gaussian_rows(
         without Sigma   (E - mu)^T z / sqrt(n) with z ~ N(0, I_n): less work for few new words
         with Sigma      Sigma's eigenvectors times D normal numbers per word: less work for many (`sigma_pays`)
 
-    `strategies.fill_gaussian` has the same distribution, but draws z as (new, old): making the two one would change
+    `strategies.fill_gaussian` has the same distribution, but draws z as (new, old): joining the two would change
     the numbers of every seed.
     """
     means = [mean_row(table, rows) for table in tables]

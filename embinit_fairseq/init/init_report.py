@@ -42,7 +42,7 @@ def describe(matrix: np.ndarray) -> dict[str, float]:
 
 
 def coverage(vocabulary: Vocabulary, matched: np.ndarray) -> dict[str, Any]:
-    """Return how many of the rows `matched` (N,) bool are of text, and their share of all types and running tokens.
+    """Return how many rows of text are `matched` (N,) bool, and their share of all types and running tokens.
 
     The share of tokens is None if the dictionary has no counts.
     """
@@ -59,8 +59,8 @@ def coverage(vocabulary: Vocabulary, matched: np.ndarray) -> dict[str, Any]:
 def shares(source: Mapping[str, Any]) -> str:
     """Return the coverage of a record as text."""
     tokens = source["coverage_tokens"]
-    known = "share of tokens not known, the dictionary has no counts" if tokens is None else f"{tokens:.1%} of tokens"
-    return f"{source['coverage_types']:.1%} of types, {known}"
+    share = "share of tokens not known, the dictionary has no counts" if tokens is None else f"{tokens:.1%} of tokens"
+    return f"{source['coverage_types']:.1%} of types, {share}"
 
 
 def xavier_bound(rows: int, dim: int) -> float:
@@ -101,7 +101,7 @@ def unpack_rows(packed: str, rows: int) -> np.ndarray:
 
 
 def other_dictionaries(record: dict[str, Any], symbols: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the slots with another dictionary of the same size, whose words would get the rows of others.
+    """Return the slots with another dictionary of the same size, whose words would get other words' rows.
 
     symbols: by slot, in the order of rows. Slots that either side does not have are left out.
     """
@@ -119,7 +119,7 @@ def signature(slot: dict[str, Any], version: str) -> str:
 
     `init:pretrained_xavier|src:glove.6B.300d.txt|dim:300|cov:0.931|oov:xavier|std:xavier|seed:1|v:0.1.0`
 
-    `cov` is the coverage of running tokens, `cov_types` that of types if the dictionary has no counts.
+    `cov` is the coverage of running tokens, `cov_types` the coverage of types if the dictionary has no counts.
     """
     name = slot["strategy"] + ("_elements" if slot.get("shuffle") == "elements" else "")
     parts = [f"init:{name}"]

@@ -1,4 +1,4 @@
-"""Collect what a method makes new rows from (`init.methods.MethodInputs`), for Python and the commands. NumPy only."""
+"""Collect the inputs of a method (`init.methods.MethodInputs`), for Python and the commands. NumPy only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rows_to_average(vocabulary: Vocabulary, over: str, rows: np.ndarray) -> np.n
     """Return the old rows that are averaged.
 
     Args:
-        vocabulary: of the first old rows, without symbols that a task appends.
+        vocabulary: the first old rows, without symbols that a task appends.
         over: "all": all of `rows`; "words": the rows of words among them.
         rows: the old rows that were trained: without fillers, with appended symbols.
     """
@@ -52,7 +52,7 @@ def transfer_inputs(
 def with_vectors(
     inputs: MethodInputs, spec: SourceSpec | None, new: Vocabulary, sparsity: int | None, flag: str = "--vectors "
 ) -> MethodInputs:
-    """Return the same with the vectors of words, old and new ones, if there are vectors.
+    """Return the inputs with the vectors of old and new words, if there are vectors.
 
     Args:
         inputs: rows and words; old words count as words of the new dictionary, too.

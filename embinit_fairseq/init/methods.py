@@ -54,7 +54,7 @@ from embinit_fairseq.init.weights import (
     take_rows,
 )
 
-#: --distill-<name> -> default. Sentences per word as in the authors' package. The rate was tried on one small tied
+#: --distill-<name> -> default. Sentences per word as in the method's package. The rate was tried on one small tied
 #: model (D 128): 0.001 is slower, 0.01 ends 4 % lower but doubles KL
 DISTILL: dict[str, float] = {"sentences": 100, "epochs": 3, "lr": 3e-3, "tokens": 1024}
 #: length of a vector that was not trained, compared with the median
@@ -96,15 +96,15 @@ class MethodInputs:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the new rows are made.
+    """Hold how the new rows are made.
 
     Args:
-        method: of METHODS.
-        weights: W; of a trained method, that of the matrices that are not read.
+        method: a name in METHODS.
+        weights: W; of a trained method, W of the matrices that are not read.
         start: W of the matrices that are read, before a training; without a training W.
         c: scale of the noise; 0 without noise.
-        seed: of the draws.
-        shifts: matrix that is read -> (k, D), what the training adds.
+        seed: seed of the draws.
+        shifts: matrix that is read -> (k, D), numbers that the training adds.
     """
 
     method: str
@@ -128,10 +128,10 @@ def recipe_of(method: str, inputs: MethodInputs, scale: float | None = None, see
     """Return how a method makes the new rows.
 
     Args:
-        method: of METHODS.
+        method: a name in METHODS.
         inputs: rows, words and vectors to start from, as `Method.needs_...` says.
         scale: c; None: the method's own.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Raises:
         DataError: the vectors do not suffice.
@@ -148,12 +148,12 @@ def _weights(method: Method, inputs: MethodInputs, composed: dict[int, Combinati
     kind = np.full(len(old_row), KINDS.index(AVERAGED if method.draw is None else DRAWN))
     kind[list(composed)] = KINDS.index(COMPOSED)
     kind[~inputs.word] = KINDS.index(AVERAGED)
-    # nobody reads a new filler, but it is an output: a mean of rows that stay leaves the bound as it is
-    kept = np.intersect1d(inputs.averaged[0], old_row)
-    if 0 < len(kept) < len(inputs.averaged[0]):
+    # a new filler is never read, but it is an output: a mean of rows that stay does not change the bound
+    staying_rows = np.intersect1d(inputs.averaged[0], old_row)
+    if 0 < len(staying_rows) < len(inputs.averaged[0]):
         fillers = np.flatnonzero(~inputs.word & (old_row < 0))
         kind[fillers] = KINDS.index(COMPOSED)
-        composed = composed | {int(row): (kept, None) for row in fillers}
+        composed = composed | {int(row): (staying_rows, None) for row in fillers}
     kind[old_row >= 0] = KINDS.index(COPIED)
     return Weights(inputs.old_size, kind, old_row, inputs.averaged, composed)
 

@@ -22,12 +22,12 @@ class MethodOptions:
     """Hold the options of a method.
 
     Args:
-        method: of `init.methods.METHODS`.
-        seed: of rows that are drawn.
+        method: a name in `init.methods.METHODS`.
+        seed: seed of rows that are drawn.
         noise_scale: factor of the noise's covariance; None: the method's own.
-        vectors: for `focus` and `omp`, vectors of old and new words.
-        format: of the vectors; None to recognise it.
-        sparsity: for `omp`, old words of a new one, at most.
+        vectors: file with vectors of old and new words, for `focus` and `omp`.
+        format: format of the vectors; None to recognise it.
+        sparsity: largest number of old words for a new one, for `omp`.
     """
 
     method: str

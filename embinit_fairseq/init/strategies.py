@@ -1,4 +1,4 @@
-"""The initialisations of Kim et al. 2024 as pure functions, (vectors, draws) -> matrix, and their table STRATEGIES.
+"""Compute the initialisations of Kim et al. 2024: pure functions, (vectors, draws) -> matrix, and a table, STRATEGIES.
 
 X (N, D) is the slot's matrix, X_p the matched rows of the vectors, X_x the Xavier matrix drawn for N x D; mean and
 sigma are over all elements, sigma with the sample's n - 1. `<pad>` is set to zero by `build`.
@@ -24,7 +24,7 @@ from embinit_fairseq.init.weights import blocks
 
 @dataclass(frozen=True)
 class Gap:
-    """The elements that one of several files side by side lacks.
+    """Hold the elements that one of several files side by side lacks.
 
     columns: the file's columns. rows: (G,) int64 into `Source.placed`, the rows that it does not have. composed: (G,)
     bool, rows that were composed from the file's subwords; the others are to be filled.
@@ -37,7 +37,7 @@ class Gap:
 
 @dataclass
 class Source:
-    """The vectors for one embedding matrix.
+    """Hold the vectors for one embedding matrix.
 
     rows: (K,) int64 matched rows of the matrix; vectors: (K, D) float32, X_p. composed_rows, composed: (J,) and (J, D),
     rows composed from subwords (oov `subword`), which take part in a transformation but not in mean and sigma. oov: how

@@ -1,4 +1,4 @@
-"""Compare two dictionaries: which words both have, and of which old subwords a new word consists. NumPy only."""
+"""Compare two dictionaries: which words are in both, and which old subwords form a new word. NumPy only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from embinit_fairseq.vocab.subword_styles import Token, as_text, detect_style, p
 
 @dataclass(frozen=True)
 class Symbols:
-    """The symbols of a matrix' rows.
+    """Hold the symbols of a matrix' rows.
 
     word: (N,) bool, neither special nor filler nor appended by a task. added: rows of words without markers, which were
     added to a tokenizer.
@@ -55,7 +55,7 @@ class Symbols:
 
     @property
     def has_words(self) -> bool:
-        """Return True if most words are no numbers."""
+        """Return True if most words are not numbers."""
         return are_words([self.names[row] for row in self.words])
 
     def token(self, row: int) -> Token:
@@ -64,7 +64,7 @@ class Symbols:
 
 
 def symbols_of(names: Sequence[str], vocabulary: Vocabulary) -> Symbols:
-    """Return a matrix' symbols. vocabulary: of its first rows, the `dict.txt`; a task appends the others."""
+    """Return a matrix' symbols. vocabulary: the `dict.txt`, its first rows; a task appends the others."""
     word = np.append(vocabulary.regular, np.zeros(len(names) - len(vocabulary), dtype=bool))
     return Symbols(names, word, vocabulary.added)
 
@@ -88,7 +88,7 @@ def shared_rows(old: Symbols, new: Symbols, flags: tuple[str, str] = ("old", "ne
                 f"{flag}: its symbols are ids of subwords ({_first(ids)}), the other dictionary has words "
                 f"({_first(words)}), whose numbers would take the rows of ids; {WRITE_SUBWORDS}"
             )
-    # of a repeated `<s>` the first row is fairseq's own symbol, the last one that of text
+    # if `<s>` is repeated, the first row is fairseq's own symbol, the last one the text's
     others = [(name, row) for row, name in enumerate(old.names) if not old.word[row]]
     first, last = dict(reversed(others)), dict(others)
     new_first = {name: row for row, name in reversed([*enumerate(new.names)])}
@@ -122,12 +122,12 @@ def subword_means(
     for row in rows:
         token = new.token(row)
         subwords = segment(token) if segment is not None and token.surface else []
-        found = [old.row_of_word.get(subword, -1) for subword in subwords]
-        segmented += bool(found) and min(found) >= 0
-        if not found or min(found) < 0:
-            found = longest_subwords(token, old)
-        if found:
-            columns, counts = np.unique(found, return_counts=True)
+        subword_rows = [old.row_of_word.get(subword, -1) for subword in subwords]
+        segmented += bool(subword_rows) and min(subword_rows) >= 0
+        if not subword_rows or min(subword_rows) < 0:
+            subword_rows = longest_subwords(token, old)
+        if subword_rows:
+            columns, counts = np.unique(subword_rows, return_counts=True)
             combinations[row] = columns, counts / counts.sum()
     if segment is not None and len(rows) and not segmented:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Combinations of old rows, and the bound on what new rows can do to a model's predictions.
+"""Combine old rows, and bound the effect of new rows on a model's predictions.
 
 Letters: z the logits of n old words, p their distribution; W (k, n), whose row i makes new word i: w_i = sum_j W_ij w_j
 in the output matrix, and in its bias, so that its logit is sum_j W_ij z_j whatever the model reads. If W >= 0 and each
@@ -37,7 +37,7 @@ Combination = tuple[np.ndarray, Optional[np.ndarray]]
 COPIED, COMPOSED, AVERAGED, DRAWN = KINDS = ("copied", "composed", "averaged", "drawn")
 #: elements of a matrix at a time, in `blocks`
 _BLOCK_ELEMENTS = 4_000_000
-#: by how much the weights of a row may miss 1: errors of rounding
+#: largest difference of the sum of a row's weights from 1: errors of rounding
 _ROUNDING = 1e-9
 #: the iteration ends if the limit is this much larger than the attained value, or after so many steps, or elements of W
 #: in all steps together (seconds); limit and attained value are right after every step
@@ -48,7 +48,7 @@ _SMALLEST = 1e-200
 
 @dataclass(frozen=True)
 class Weights:
-    """The sparse matrix W (new N, old N): the new matrix is W times the old one, except for rows that are drawn.
+    """Hold the sparse matrix W (new N, old N): the new matrix is W times the old one, except for rows that are drawn.
 
     Args:
         old_size: number of old rows.
@@ -124,11 +124,11 @@ def _combined(table: Table, rows: np.ndarray, weights: np.ndarray | None) -> np.
 
 @dataclass(frozen=True)
 class Bound:
-    """Limits of KL(old || new) in nats, for any distribution of the old words.
+    """Hold limits of KL(old || new) in nats, for any distribution of the old words.
 
     Args:
-        limit: no distribution has more. This is the bound.
-        attained: some distribution has as much; free logits can have it.
+        limit: the bound; no distribution has more.
+        attained: a value that some distribution of free logits has.
         uniform: the simpler limit log(1 + max_j sum_i W_ij).
         separate: the limit of each word alone, added up: log(1 + sum_i max_j W_ij).
     """
@@ -140,7 +140,7 @@ class Bound:
 
 
 def bound_entries(limits: Bound | None) -> dict[str, Any]:
-    """Return the entries of a record, None where there is no bound."""
+    """Return the entries of a record, with None if there is no bound."""
     return {"bound": limits.limit if limits else None, "bounds": asdict(limits) if limits else None}
 
 
@@ -149,7 +149,7 @@ def bound_of(rows: Sequence[Combination], counts: Sequence[int], stays: np.ndarr
 
     Args:
         rows: the different rows of W.
-        counts: how many new words have each.
+        counts: number of new words per row.
         stays: (n,) bool, the old rows that the new model has, too.
     """
     if not rows:
@@ -189,7 +189,7 @@ def _largest(
 
     Args:
         row, column, weights: the elements of W that are not 0, rows ascending.
-        count: how many new words have each row.
+        count: number of new words per row.
         limit: the limit at the uniform p, where F is the number of new words over the number of columns.
     """
     size = int(column.max()) + 1

@@ -1,7 +1,7 @@
-"""The models of fairseq that transformers can hold, each as one `Architecture`: configuration, names, refusals.
+"""Define the models of fairseq that transformers can hold as an `Architecture`: configuration, names, refusals.
 
 To add one, write its functions and patterns and add it to `ARCHITECTURES`: opening a checkpoint, tokenizers, the
-comparison with fairseq, the card and error messages take all they need from there.
+comparison with fairseq, the card and error messages read this list.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from embinit_fairseq.modules.position_encoding import ENCODERS, POSITION_ENCODIN
 if TYPE_CHECKING:
     from torch import Tensor
 
-# ---- TUPE and its comparison set, and discriminators of ELECTRA: models with code of their own ----------------------
+# ---- TUPE and its comparison set, and discriminators of ELECTRA: models with code of this package -------------------
 
 
 def _describe_tupe(trained: Trained) -> str:
@@ -220,7 +220,7 @@ def _seq2seq_config(trained: Trained) -> dict[str, Any]:
 
 
 def _seq2seq_refusals(trained: Trained) -> dict[str, bool]:
-    """Return what neither FSMT nor BART can have."""
+    """Return the options that neither FSMT nor BART can have -> True if the model has them."""
     cfg, decoder = trained.options, trained.model.decoder
     dims = f"--encoder-embed-dim {cfg.encoder_embed_dim} with --decoder-embed-dim {cfg.decoder_embed_dim}"
     return {
@@ -299,7 +299,7 @@ TRANSFORMER = Architecture(
 )
 
 # BART's positions are learned, two rows after their number. transformers counts columns, fairseq counts tokens that are
-# not padding: with padding on the right both give the same.
+# not padding: with padding on the right both counts are equal.
 
 
 def _bart_extra(trained: Trained) -> dict[str, Tensor]:
@@ -325,7 +325,7 @@ BART = Architecture(
     hf_name="BART",
     tags=("bart", "fairseq"),
     note="BART as in Lewis et al. 2019; transformers' own class computes it.",
-    models=("bart",),  # of mBART's architectures, too
+    models=("bart",),  # the model of mBART's architectures, too
     describe=lambda trained: "BART" if trained.task == "denoising" else "BART, fine-tuned",
     config=lambda trained: {
         **_seq2seq_config(trained),

@@ -1,4 +1,4 @@
-"""The lines of text on which an exported tokenizer is compared with fairseq: the user's, and made-up ones."""
+"""Provide the lines of text on which an exported tokenizer is compared with fairseq: the user's, and made-up ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def are_numbers(symbols: Sequence[str]) -> bool:
 def user_text(request: ExportRequest, side: Side, forms: Sequence[str], segmenter: str = "") -> tuple[list[str], str]:
     """Return the lines of --verify-text and their form; raise DataError if the form is not one of `forms`.
 
-    With a record text is raw, whatever it looks like: it may quote subwords.
+    With a record, text counts as raw even if it has subwords, which it may quote.
     segmenter: the option for a tokenizer that takes raw text.
     """
     path = request.verify_text
@@ -61,8 +61,8 @@ def user_text(request: ExportRequest, side: Side, forms: Sequence[str], segmente
         expected = " or ".join(FORMS[form] for form in forms)
         shows = GLUED.search if form == "raw" else lambda word: pieces_left([word])
         shown = (f" ({word[:60]!r} in line {n})" for n, line in numbered for word in line.split() if shows(word))
-        found = FORMS[form].partition(" (")[0] + next(shown, "")
-        raise DataError(f"{_TEXT} {path}: found {found}, expected {expected}: give {remedy} segmentation")
+        actual = FORMS[form].partition(" (")[0] + next(shown, "")
+        raise DataError(f"{_TEXT} {path}: found {actual}, expected {expected}: give {remedy} segmentation")
     return lines, form
 
 
@@ -71,8 +71,8 @@ def binarised_ids(prefix: str, side: Side, lines: int) -> list[list[int]]:
 
     Args:
         prefix: path without `.bin`.
-        side: whose dictionary it was binarised with.
-        lines: number of the lines that it must have.
+        side: the side whose dictionary binarised it.
+        lines: required number of lines.
 
     Raises:
         DataError: there is no such data, or it has another number of sentences.

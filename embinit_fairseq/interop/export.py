@@ -1,4 +1,4 @@
-"""`embinit export-hf`: a trained model of fairseq as a folder that transformers opens.
+"""Write a trained model of fairseq as a folder that transformers opens (`embinit export-hf`).
 
 `export` has the steps: open the checkpoint, choose tokenizers, write, compare with fairseq, describe.
 """
@@ -31,7 +31,7 @@ FILES = (
     *TOKENIZER_FILES,
     *(f"{TARGET}/{name}" for name in ("dict.txt", *TOKENIZER_FILES)),
 )
-#: class of transformers -> task, as the Hub names it
+#: class of transformers -> the Hub's name of its task
 _PIPELINES = {
     "AutoModel": "feature-extraction",
     "AutoModelForMaskedLM": "fill-mask",
@@ -46,8 +46,8 @@ def export(request: ExportRequest) -> dict[str, Any]:
 
     Raises:
         CheckpointError, DataError, OptionError: as `open_trained` and `choose_tokenizer`.
-        DifferentOutput: the result computes something else than fairseq, or a text would get other ids.
-        OutputError: the folder is taken or cannot be written. Whatever is raised, nothing is written.
+        DifferentOutput: the result and fairseq compute different numbers, or a text would get other ids.
+        OutputError: the folder is taken or cannot be written. After any error, nothing is written.
     """
     import torch
 
@@ -68,8 +68,8 @@ def export(request: ExportRequest) -> dict[str, Any]:
         measured = verify(trained, folder, request.dtype, {name: one.lines for name, one in tokenizers.items()})
         ids, why = measured.pop("ids"), {}
         for name, tokenizer in tokenizers.items():
-            kept, why[name] = _keep_tokenizer(tokenizer, trained.path, folder / name, ids[name])
-            written += [str(PurePosixPath(name, file)) for file in kept]
+            file_names, why[name] = _keep_tokenizer(tokenizer, trained.path, folder / name, ids[name])
+            written += [str(PurePosixPath(name, file)) for file in file_names]
         record = _summary(request, trained) | {
             "parameters": parameters,
             "text_lines": len(tokenizers[""].lines),
@@ -90,7 +90,7 @@ def _keep_tokenizer(
     """Remove the files of a tokenizer that gives other ids than fairseq; write the dictionary.
 
     Returns:
-        The names of the files, and what the tokenizer is, or why there is none.
+        The names of the files, and a description of the tokenizer, or the reason why there is none.
     """
     files, refused = list(tokenizer.files), tokenizer.check(checkpoint, ids)
     if refused is not None:
@@ -102,7 +102,7 @@ def _keep_tokenizer(
 
 
 def _summary(request: ExportRequest, trained: Trained) -> dict[str, Any]:
-    """Return what the summary and the card say of the trained model."""
+    """Return the entries of the trained model for the summary and the card."""
     head = {"name": trained.head, "labels": trained.labels, "numbers": trained.numbers}
     return {
         "checkpoint": request.checkpoint,
@@ -144,7 +144,7 @@ def _write_model(trained: Trained, dtype: str, folder: Path) -> tuple[list[str],
 
 
 def configuration(trained: Trained, dtype: str) -> dict[str, Any]:
-    """Return the content of config.json. dtype: float32, say."""
+    """Return the content of config.json. dtype: name such as float32."""
     import transformers
 
     dictionary = trained.source.dictionary
@@ -170,9 +170,9 @@ def configuration(trained: Trained, dtype: str) -> dict[str, Any]:
 
 
 def _generation_config(trained: Trained) -> dict[str, Any]:
-    """Return what fairseq-generate does without options: --beam 5 --lenpen 1 --max-len-b 200.
+    """Return the settings of fairseq-generate without options: --beam 5 --lenpen 1 --max-len-b 200.
 
-    Lengths count `</s>` in front, with which a decoder begins. fairseq forbids an empty translation and `<pad>`.
+    Lengths count the first `</s>`, with which a decoder begins. fairseq forbids an empty translation and `<pad>`.
     """
     dictionary = trained.model.decoder.dictionary
     return {
@@ -199,7 +199,7 @@ _GENERATES = """A decoder begins with `</s>`. `generate()` does what fairseq-gen
 
 
 def decoded(folder: Path) -> str:
-    """Return what `decode` of the tokenizer in an exported folder gives; "" without a tokenizer."""
+    """Describe the result of `decode` of the tokenizer in an exported folder; "" without a tokenizer."""
     config, fast = folder / "tokenizer_config.json", folder / "tokenizer.json"
     if not config.is_file():
         return ""
@@ -212,13 +212,13 @@ def decoded(folder: Path) -> str:
 
 
 def describe_text(text: dict[str, Any]) -> str:
-    """Say what --verify-text was, for the summary and the card."""
+    """Describe --verify-text, for the summary and the card."""
     data = "" if text["binarised"] is None else f", {counted(text['binarised'], 'line')} also with the binarised data"
     return f"{counted(text['lines'], 'line')} of {text['form']}, {text['unknown']:.2%} <unk>{data}"
 
 
 def _languages(request: ExportRequest, trained: Trained) -> list[str]:
-    """Return codes of the languages: of --language, else of a translation."""
+    """Return codes of the languages, from --language or else from a translation model."""
     from fairseq_compat.languages import UnknownLanguageError, language
 
     codes = list(request.language)
@@ -230,9 +230,9 @@ def _languages(request: ExportRequest, trained: Trained) -> list[str]:
 
 
 def recorded_scores(checkpoint: str) -> dict[str, dict[str, Any]]:
-    """Return name -> score, signature and details that `embinit score` recorded of this checkpoint; {} if it did not.
+    """Return name -> score, signature and details that `embinit score` recorded for this checkpoint; {} without.
 
-    The checkpoint is in the folder of its run, or in `checkpoints/` there.
+    The checkpoint is in the folder of its run, or in `checkpoints/` of this folder.
     """
     path = Path(checkpoint).absolute()
     file = (path.parents[1] if path.parent.name == "checkpoints" else path.parent) / "result.json"

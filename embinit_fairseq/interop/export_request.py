@@ -1,4 +1,4 @@
-"""The options of `embinit export-hf`, and which of them exclude each other."""
+"""Hold the options of `embinit export-hf`, and check that they do not exclude each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PREPARATION = ("preparation", "lowercase", "lang")
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """The options of `embinit export-hf`."""
+    """Hold the options of `embinit export-hf`."""
 
     checkpoint: str
     output: str
@@ -57,7 +57,7 @@ class ExportRequest:
 
     @property
     def segments_by_tokenizer(self) -> bool:
-        """True if --tokenizer is the one of the step `huggingface`; else the exported tokenizer is a copy of it."""
+        """Return True if --tokenizer is for the step `huggingface`; else the exported tokenizer is a copy of it."""
         return self.tokenizer is not None and "huggingface" in (self.preparation or "").split(",")
 
     def _flags(self, names: tuple[str, ...]) -> list[str]:

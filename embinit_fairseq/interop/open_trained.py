@@ -1,4 +1,4 @@
-"""Open a checkpoint for export: read safely, built by fairseq itself, with its dictionaries, head and labels."""
+"""Open a checkpoint for an export: read safely, built by fairseq itself, with its dictionaries, head and labels."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def open_trained(
     """Read, check and build a checkpoint.
 
     Args:
-        checkpoint: its path.
+        checkpoint: path of the checkpoint.
         dictionary, target_dictionary, label_dictionary: paths; None to find the file of the training.
         head: name of the classification head; None to choose it.
-        preparation: the steps that the user states; a record that does not fit is then no error.
+        preparation: the user's steps; with them, a record that does not fit is ignored.
 
     Raises:
         CheckpointError: the checkpoint is damaged, does not fit the dictionaries, or is of a model or a task that
@@ -72,7 +72,7 @@ def open_trained(
 
 
 def _recorded(dictionary: str, state: dict[str, Any], stated: str | None) -> Recorded | None:
-    """Return the record of a dictionary's text, None if there is none, or if a stated one takes a stale one's place."""
+    """Return the record of a dictionary's text, None if there is none, or if stated steps replace a stale one."""
     try:
         return find_preparation(dictionary, state)
     except DataError:
@@ -85,12 +85,12 @@ def load(path: str, state: dict[str, Any], languages: tuple[str, str] | None, te
     """Return (model, task), which fairseq builds and loads; raise CheckpointError if it cannot."""
     try:
         return Builder(path, state, languages).load(texts, state["model"])
-    except OptionError as error:  # the model compares weights with options and does not know the file's name
+    except OptionError as error:  # the model's message about weights and options lacks the file's name
         raise CheckpointError(f"{path}: {error}") from error
 
 
 def _architecture_of(path: str, state: dict[str, Any], task: str) -> tuple[str, Architecture]:
-    """Return the value of --arch and its architecture; CheckpointError if there is none, or not for this task."""
+    """Return the value of --arch and its architecture; CheckpointError if there is none for it or for this task."""
     import fairseq.models
 
     import embinit_fairseq.models.electra
@@ -129,7 +129,7 @@ def _folders(*paths: str | None, options: dict[str, Any]) -> list[Path]:
 def _find_dictionaries(
     checkpoint: str, options: dict[str, Any], languages: tuple[str, str] | None, source: str | None, target: str | None
 ) -> dict[str, str]:
-    """Return option -> dictionary: as given, or next to the other one, the checkpoint, or in the training's data."""
+    """Return option -> dictionary: the user's, or one next to the other one or the checkpoint, or in the data."""
     folders = _folders(source, target, checkpoint, options=options)
     wanted = {"--dict": (source, ["dict.txt", "input0/dict.txt"])}
     if languages is not None:
@@ -174,7 +174,7 @@ def _choose_head(path: str, heads: list[str], wanted: str | None) -> str | None:
 
 
 def _labels(trained: Trained, path: str | None, recorded: list[str] | None) -> list[str] | None:
-    """Return the names of the classes; None for a regression, or if they are not known.
+    """Return the names of the classes; None for a regression, or if they are unknown.
 
     Args:
         path: the user's label/dict.txt, whose line k is class k.
@@ -204,7 +204,7 @@ def _labels(trained: Trained, path: str | None, recorded: list[str] | None) -> l
 def _numbers(trained: Trained) -> str | None:
     """Describe the numbers of a regression: the units and the range of the labels of its training.
 
-    `label/scale`, which scripts/glue writes, is what the labels of the data set were multiplied by.
+    `label/scale`, which scripts/glue writes, is the factor by which the labels of the data set were multiplied.
     """
     if not trained.is_regression:
         return None

@@ -1,11 +1,11 @@
-"""The tokenizer of an exported folder: the ids that fairseq's pipeline gives a text, or no tokenizer at all.
+"""Choose the tokenizer of an exported folder: it gives text the ids of fairseq's pipeline, or there is none.
 
 kind     made by                            text
 words    without either, or none            finished words or subwords, separated by spaces: tokenizer.json
 python   a record, or --preparation         raw text, prepared as the training's was: `remote/tokenization_tupe.py`
 marian   the same, of sentencepiece only    raw text, for inputs that begin with no symbol
 gpt2     --gpt2-bpe                         raw text, in GPT-2's pieces: tokenizer.json
-copied   --tokenizer                        what that tokenizer of transformers takes
+copied   --tokenizer                        text for that tokenizer of transformers
 
 Every kind is compared with fairseq on made-up lines and on the lines of --verify-text. V: rows of the embedding matrix.
 """
@@ -47,7 +47,7 @@ TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "bpe.codes", "glossary.txt", "spiece.model", "tokenization_tupe.py", "cleaning.py"),
     *("subwords.json", "vocab.json", "merges.txt", "preparation_steps.py"),
-    *("steps.py", "preparation.py"),  # of earlier exports
+    *("steps.py", "preparation.py"),  # names in earlier exports
     *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "chat_template.jinja"),
 )
 _GPT2 = "--gpt2-bpe"
@@ -57,18 +57,18 @@ _SEGMENTERS = {"subword_nmt": ("bpe", "--bpe-codes"), "sentencepiece": ("sentenc
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """The tokenizer of a side and the text that it is compared on.
+    """Hold the tokenizer of a side and the text on which it is compared.
 
     Args:
         files: name -> content.
-        why: its kind and the text that it takes, for people.
+        why: description of its kind and of its input, for people.
         side: the side.
         symbols_of: fairseq's pipeline, from text to symbols separated by spaces.
         made_up: lines of text.
         text: the user's lines, and their form (a key of `FORMS`). All forms but `raw` are symbols already.
         recorded: the recorded pipeline, with which the user's lines are compared; None without a record.
         binarised: fairseq's ids of the user's lines in the data of --verify-bin; None without the option.
-        is_given: the user names it, so that it is exported or refused.
+        is_given: True if the user names the tokenizer: it is exported or refused.
     """
 
     files: Mapping[str, str | bytes]
@@ -83,12 +83,12 @@ class Tokenizer:
 
     @functools.cached_property
     def lines(self) -> list[str]:
-        """All lines of text; the first ones are the user's."""
+        """Return all lines of text, the user's first."""
         return [*self.text[0], *self.made_up]
 
     @functools.cached_property
     def expected(self) -> list[list[int]]:
-        """fairseq's ids of each line."""
+        """Return fairseq's ids of each line."""
         lines, form = self.text
         symbols = lines if form != "raw" else [(self.recorded or self.symbols_of)(line) for line in lines]
         return [self.side.encode(line) for line in (*symbols, *map(self.symbols_of, self.made_up))]
@@ -100,14 +100,14 @@ class Tokenizer:
             (folder / name).write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
 
     def check(self, path: str, exported_ids: Sequence[list[int]]) -> str | None:
-        """Return why the tokenizer cannot stay; None if the ids of all lines are fairseq's.
+        """Return why the tokenizer is left out; None if the ids of all lines are fairseq's.
 
         Args:
-            path: of the checkpoint, for the message.
+            path: the checkpoint's path, for the message.
             exported_ids: ids that the exported tokenizer gave each line.
 
         Raises:
-            DifferentOutput: the ids of the user's text differ from the record's or the data's, or the user's tokenizer.
+            DifferentOutput: the ids of the user's text, or of the user's tokenizer, differ from fairseq's.
         """
         own, compared = len(self.text[0]), list(zip(self.lines, self.expected, exported_ids))
         of_data = [
@@ -143,7 +143,7 @@ class Tokenizer:
 
 
 def choose_tokenizer(request: ExportRequest, trained: Trained, name: str = "") -> Tokenizer:
-    """Return the tokenizer of `trained.sides[name]`; --verify-text, --verify-bin, --lang and --tokenizer: the source's.
+    """Return the tokenizer of `trained.sides[name]`. --verify-text, --verify-bin, --lang, --tokenizer: for the source.
 
     Raises:
         DataError: codes, a text or a tokenizer do not belong to the dictionary.
@@ -168,8 +168,8 @@ def _chosen(request: ExportRequest, side: Side) -> Tokenizer:
         return _gpt2(request, side)
     files = request.bpe_codes, request.sentencepiece_model
     if request.preparation is None and side.recorded is not None:
-        given = {"--lowercase": request.lowercase, "--lang": request.lang}
-        options = [f"{flag} {value}" for flag, value in given.items() if value is not None]
+        values = {"--lowercase": request.lowercase, "--lang": request.lang}
+        options = [f"{flag} {value}" for flag, value in values.items() if value is not None]
         refuse_options(options, f"{FILE} of {side.path}", "--preparation")
     raw = (*files, request.preparation, request.lowercase, request.lang, side.recorded)
     has_steps = any(value is not None for value in raw) and (request.preparation, *files) != ("none", None, None)
@@ -180,7 +180,7 @@ def _chosen(request: ExportRequest, side: Side) -> Tokenizer:
 
 
 def _config(side: Side, tokenizer_class: str, prepare: Preparation | None = None) -> str:
-    """Return the text of tokenizer_config.json. prepare, only_known: of a tokenizer with code of this package."""
+    """Return the text of tokenizer_config.json. prepare: preparation of a tokenizer with code of this package."""
     content: dict[str, Any] = {
         "tokenizer_class": tokenizer_class,
         **side.special_symbols(),
@@ -202,9 +202,9 @@ def _fast_files(side: Side, model: Any, split: Any, decoder: Any = None, mask_ta
     """Return tokenizer.json and its configuration.
 
     Args:
-        side: its special symbols are found before a text is segmented.
-        model, split, decoder: of the library: from words to ids, from text to words, from tokens to text.
-        mask_takes_space: `<mask>` takes the space in front of it, as in fairseq's hub.
+        side: the side, whose special symbols are found before a text is segmented.
+        model, split, decoder: the library's objects: words to ids, text to words, tokens to text.
+        mask_takes_space: `<mask>` includes the space before it, as in fairseq's hub.
     """
     from tokenizers import AddedToken, Tokenizer, processors
 
@@ -256,27 +256,27 @@ def _form_of_symbols(side: Side) -> tuple[str, str]:
 
 
 def _prepared(request: ExportRequest, side: Side) -> Preparation:
-    """Return the preparation of a side's text: as the user says, else as its record says.
+    """Return the preparation of a side's text, by the user's options, else by its record.
 
     Raises:
-        OptionError: nobody says it, or a library is missing.
-        DataError: codes or a model are not those of the record.
+        OptionError: neither names the steps, or a library is missing.
+        DataError: codes or a model differ from the record's.
     """
-    given = _given(request)
+    user_files = _user_files(request)
     lowercase = None if request.lowercase is None else request.lowercase == "yes"
     if request.preparation is not None:
-        steps = stated_steps(request.preparation, request.lang or side.language, lowercase, given)
-        return Preparation(steps, contents(given, side.symbols))
-    if side.recorded is None and given:
-        return Preparation(stated_steps("none", None, lowercase, given), contents(given, side.symbols))
+        steps = stated_steps(request.preparation, request.lang or side.language, lowercase, user_files)
+        return Preparation(steps, contents(user_files, side.symbols))
+    if side.recorded is None and user_files:
+        return Preparation(stated_steps("none", None, lowercase, user_files), contents(user_files, side.symbols))
     if side.recorded is None:
         what = f"--lang {request.lang}" if request.lowercase is None else f"--lowercase {request.lowercase}"
         raise unknown_preparation(what, "--preparation", side.symbols, side.language is not None)
-    return side.recorded.preparation(side.symbols, given)
+    return side.recorded.preparation(side.symbols, user_files)
 
 
-def _given(request: ExportRequest) -> dict[str, str]:
-    """Return option of a step -> the file that the user names for it."""
+def _user_files(request: ExportRequest) -> dict[str, str]:
+    """Return option of a step -> the user's file."""
     files = given_files(request)
     if request.segments_by_tokenizer:
         files["tokenizer"] = str(Path(str(request.tokenizer), STEP_FILES["tokenizer"].name))
@@ -316,7 +316,7 @@ def _python(request: ExportRequest, side: Side) -> Tokenizer:
     made_up = made_up_lines(side.symbols, prepare.text) + made_up_lines(side.symbols, " ".join)
     recorded = None
     if side.recorded is not None:
-        recorded = _pipeline(side.recorded.preparation(side.symbols, _given(request)))
+        recorded = _pipeline(side.recorded.preparation(side.symbols, _user_files(request)))
     return Tokenizer(files, why, side, _pipeline(prepare), made_up, text, recorded)
 
 
@@ -325,7 +325,7 @@ def _pipeline(prepare: Preparation) -> Callable[[str], str]:
 
 
 def _marian(request: ExportRequest, side: Side, prepare: Preparation) -> Tokenizer:
-    """Return transformers' MarianTokenizer, which wants the model twice: for a source and for a target."""
+    """Return transformers' MarianTokenizer, which takes the model twice: for a source and for a target."""
     files: dict[str, str | bytes] = dict.fromkeys(("source.spm", "target.spm"), prepare.content["model"])
     files["vocab.json"] = json.dumps(dict(side.dictionary.indices))
     files["tokenizer_config.json"] = _config(side, "MarianTokenizer")
@@ -337,8 +337,8 @@ def _marian(request: ExportRequest, side: Side, prepare: Preparation) -> Tokeniz
 def _gpt2(request: ExportRequest, side: Side) -> Tokenizer:
     """Take raw text by GPT-2's byte-level BPE (Radford et al. 2019), as fairseq's RoBERTa and BART (`--bpe gpt2`).
 
-    `encoder.json` numbers the pieces, and the dictionary's symbols are these numbers in writing (`318`): row r belongs
-    to the piece whose number is symbol r. The exported tokenizer has the pieces under their rows.
+    `encoder.json` numbers the pieces, and the dictionary's symbols are these numbers as text (`318`): row r belongs to
+    the piece whose number is symbol r. The exported tokenizer has row numbers as ids.
     """
     from fairseq.data.encoders.gpt2_bpe_utils import Encoder
     from tokenizers import decoders, models, pre_tokenizers
@@ -385,7 +385,7 @@ def _copied(request: ExportRequest, side: Side) -> Tokenizer:
     try:
         # without the last argument transformers asks on the terminal whether to run the folder's code
         opened = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # whatever a damaged or foreign folder may cause
+    except Exception as error:  # a damaged or foreign folder may cause any
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(
             f"--tokenizer {path}: transformers cannot open it without running code of that folder or at all "

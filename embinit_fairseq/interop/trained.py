@@ -1,4 +1,4 @@
-"""The trained model that is exported, and the family of models in transformers that it belongs to."""
+"""Describe the trained model that is exported, and the family of models in transformers that it belongs to."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Side:
     """Hold the dictionary of an encoder or a decoder, and the form of its sentences.
 
     Args:
-        path: its dict.txt.
-        dictionary: fairseq's, with the symbols that the task appends.
-        longest: its positions.
-        before, between: ids in front of a sentence and of the second sentence of a pair; `</s>` ends both.
-        language: None except for translation.
-        recorded: how its text was prepared, None if there is no record.
+        path: path of the dict.txt.
+        dictionary: fairseq's dictionary, with the symbols that the task appends.
+        longest: number of positions.
+        before, between: ids before a sentence and before the second sentence of a pair; `</s>` ends both.
+        language: language of the text; None except for translation.
+        recorded: preparation of the text, None if there is no record.
     """
 
     path: str
@@ -60,18 +60,18 @@ class Side:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A family of fairseq's models that transformers computes, by its own classes or by code of this package.
+    """Describe a family of fairseq's models that transformers computes, by its classes or by code of this package.
 
     Args:
-        archs: its values of `--arch`, for messages.
+        archs: values of `--arch`, for messages.
         hf_name: the model in transformers, for messages.
-        tags, note: for the card.
+        tags, note: text for the model card.
         models: the names under which fairseq registers the models.
         describe: returns the kind of a trained model in a few words.
         config: returns the content of config.json that only this family has.
         names: patterns for the parameters that are exported; the chosen classification head is called `head`.
         extra: returns further tensors, under their exported names.
-        refusals: returns option -> whether the model has it, for all that transformers' class cannot have.
+        refusals: returns option -> True if the model has it, for all options that transformers' class cannot have.
         tasks: values of `--task` whose inputs are known; empty if all are.
         code: modules of this package that the exported folder needs (`trust_remote_code`).
     """
@@ -112,13 +112,14 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Trained:
-    """A model of fairseq with its dictionaries and the options of its training.
+    """Hold a model of fairseq with its dictionaries and the options of its training.
 
     Args:
-        path: of the checkpoint.
-        target: of an encoder-decoder model; equals `source` if both have one dictionary. None for an encoder.
+        path: the checkpoint's path.
+        target: target side of an encoder-decoder model; equals `source` if both have one dictionary.
+            None for an encoder.
         head: name of the classification head; None for a pre-trained model.
-        labels: names of its classes; None if they are not known.
+        labels: names of the head's classes; None if they are unknown.
         numbers: description of the numbers that a regression returns.
     """
 
@@ -136,7 +137,7 @@ class Trained:
 
     @property
     def options(self) -> Any:
-        """The options of the model."""
+        """Return the options of the model."""
         return getattr(self.model, "cfg", None) or self.model.args
 
     @property
@@ -146,20 +147,20 @@ class Trained:
 
     @property
     def sequence_sides(self) -> tuple[Side, Side]:
-        """Source and target of an encoder-decoder model."""
+        """Return source and target of an encoder-decoder model."""
         assert self.target is not None
         return self.source, self.target
 
     @property
     def sides(self) -> dict[str, Side]:
-        """Folder in the export -> side that has a tokenizer there; "" is the export itself."""
+        """Return folder in the export -> side whose tokenizer is in it; "" is the export itself."""
         if self.target is None or self.target.symbols == self.source.symbols:
             return {"": self.source}
         return {"": self.source, TARGET: self.target}
 
     @property
     def lm_head(self) -> Any:
-        """The language-model head; None for a fine-tuned model and for the discriminator of an ELECTRA."""
+        """Return the language-model head; None for a fine-tuned model and for the discriminator of an ELECTRA."""
         return getattr(self.model.encoder, "lm_head", None)
 
     @property
@@ -169,12 +170,12 @@ class Trained:
 
     @property
     def is_regression(self) -> bool:
-        """True if the head predicts a number."""
+        """Return True if the head predicts a number."""
         return self.head is not None and bool(self.task_options.get("regression_target"))
 
     @property
     def auto_class(self) -> str:
-        """The class of transformers that opens the exported model."""
+        """Return the class of transformers that opens the exported model."""
         if self.head is not None:
             return "AutoModelForSequenceClassification"
         if self.target is not None:
@@ -183,7 +184,7 @@ class Trained:
 
     @property
     def sizes(self) -> str:
-        """Layers, dimensions, heads, positions and symbols, in words."""
+        """Return layers, dimensions, heads, positions and symbols as text."""
         options, model = self.options, self.model
         if self.target is None:
             sizes = (
@@ -202,7 +203,7 @@ class Trained:
 
     @property
     def left_out(self) -> list[str]:
-        """Parts of the model that are not exported."""
+        """Return the parts of the model that are not exported."""
         parts = {
             "generator": getattr(self.model, "generator", None),
             "replaced-token head": getattr(self.model.encoder, "rtd_head", None),

@@ -1,4 +1,4 @@
-"""`embinit convert-tupe`: checkpoints of TUPE's code (a fork of fairseq 0.8) as checkpoints of `tupe_*`.
+"""Convert checkpoints of TUPE's code, a fork of fairseq 0.8, to checkpoints of `tupe_*` (`embinit convert-tupe`).
 
 A conversion renames parameters (`NAMES`), reads sizes off their shapes, takes other options from the checkpoint's
 `args`, and lets fairseq load the result: a missing or unknown tensor, or one of another shape, is an error.
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 FILES = frozenset({"model.pt", "dict.txt", "input0/dict.txt", "label/dict.txt"})
 #: part of a checkpoint that is left out -> the reason
 DROPPED = {
-    "last_optimizer_state": "the optimiser's state: it knows parameters by their order, which is another here",
-    "train_meters": "the training's meters: objects of their code",
+    "last_optimizer_state": "the optimiser's state: it knows parameters by their order, which is different here",
+    "train_meters": "the training's meters: objects of TUPE's code",
 }
 _THEIRS = r"decoder\.sentence_encoder\."
 _OURS = "encoder.sentence_encoder."
@@ -55,7 +55,7 @@ OPTIONS = (
     *("encoder_attention_heads", "encoder_normalize_before", "embedding_normalize", "activation_fn", "dropout"),
     *("attention_dropout", "activation_dropout", "pooler_activation_fn", "pooler_dropout", "max_positions"),
 )
-#: option of a pre-training -> its value if the checkpoint does not say it
+#: option of a pre-training -> its value if the checkpoint does not have it
 MASKING = {
     "sample_break_mode": "complete",
     "mask_prob": 0.15,
@@ -81,10 +81,10 @@ def convert_tupe(
     """Write `output`/model.pt and its dictionaries; return a record of the model and of the files.
 
     Args:
-        checkpoint, dictionary: of TUPE's code.
+        checkpoint, dictionary: files that TUPE's code wrote.
         output: a new folder.
         num_heads: needed if neither the checkpoint's `args` nor a relative matrix says it.
-        label_dictionary: of a fine-tuned model; None: its classes get made-up names.
+        label_dictionary: the classes of a fine-tuned model; None: its classes get made-up names.
         half: keep half precision; otherwise it becomes single precision.
         force: replace what an earlier conversion wrote.
 
@@ -140,7 +140,7 @@ def convert_tupe(
 
 
 def _read(path: str) -> dict[str, Any]:
-    """Return the content of a checkpoint, which may hold plain data only."""
+    """Return the content of a checkpoint; only plain data is read."""
     from torch import serialization
 
     if not hasattr(serialization, "add_safe_globals"):
@@ -152,9 +152,9 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _model_of(path: str, state: dict[str, Any]) -> dict[str, Tensor]:
-    """Return the state dict in a checkpoint, or the file itself if only that was saved, with the names of late commits.
+    """Return the state dict in a checkpoint, or the file itself if it is one, with the names of late commits.
 
-    Early ones had U^Q and U^K in one matrix and stored the table of buckets, which is computed.
+    Early commits had U^Q and U^K in one matrix and stored the table of buckets, which is computed.
     """
     import torch
 
@@ -208,7 +208,7 @@ def _what_else(weights: Mapping[str, Any]) -> str:
 
 
 def _content(cfg: dict[str, Any], model: dict[str, Tensor], num_updates: int) -> dict[str, Any]:
-    """Return what fairseq's loader needs. A training from it starts with the first epoch and a new optimizer."""
+    """Return a content that fairseq loads. A training from it starts with the first epoch and a new optimizer."""
     criterion = {"masked_lm": "MaskedLmLoss", "sentence_prediction": "SentencePredictionCriterion"}
     history = {
         "criterion_name": criterion[cfg["criterion"]["_name"]],
@@ -231,7 +231,7 @@ def _content(cfg: dict[str, Any], model: dict[str, Tensor], num_updates: int) ->
 def _model_options(
     path: str, args: Mapping[str, Any], model: Mapping[str, Tensor], num_heads: int | None
 ) -> dict[str, Any]:
-    """Return the options of the model: from names and shapes where they say it, else from `args`."""
+    """Return the options of the model, from names and shapes if they determine them, else from `args`."""
     from embinit_fairseq.models.tupe import TupeConfig
 
     def shape(name: str) -> Sequence[int]:

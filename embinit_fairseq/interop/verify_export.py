@@ -1,8 +1,8 @@
-"""Does the exported folder compute what fairseq computes? Measured on padded batches of random tokens.
+"""Check that the exported folder computes the same as fairseq, on padded batches of random tokens.
 
 Another process opens the folder, with transformers and nothing of this package (`remote/read_back.py`). The features of
-every token and the logits (of an encoder-decoder model, given targets) are compared: in double precision, where another
-equation cannot hide in rounding, and as the model is stored.
+every token and the logits (of an encoder-decoder model, with fixed targets) are compared: in the stored precision, and
+in double precision, where rounding cannot hide another equation.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _LOGITS = 16_000_000
 
 
 class DifferentOutput(CheckpointError):
-    """The exported model computes something else than fairseq's."""
+    """Signal that the exported model and fairseq's model compute different numbers."""
 
 
 def verify(trained: Trained, folder: Path, dtype: str, texts: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Compare the folder with the model and return the differences by precision, and the ids of the texts.
 
     Args:
-        trained: its model has parameters of type `dtype`, and of double precision afterwards.
+        trained: the trained model, with parameters of type `dtype`, and of double precision afterwards.
         folder: the export.
-        dtype: float32, say.
-        texts: folder of a tokenizer, relative to the export -> lines, whose ids are under `ids` of the result.
+        dtype: name such as float32.
+        texts: folder of a tokenizer, relative to the export -> lines; their ids are in `ids` of the result.
 
     Raises:
         DifferentOutput: a tensor is missing, or an output differs.
@@ -135,7 +135,7 @@ def _read_back(
 def _compare(
     trained: Trained, batches: Sequence[dict[str, Tensor]], theirs: Mapping[str, Tensor], dtype: str
 ) -> dict[str, dict[str, float]]:
-    """Return precision -> differences, as the model is stored and in double precision, which it has afterwards."""
+    """Return precision -> differences, first as stored, then in double precision, which the model has afterwards."""
     stored = check_difference(trained.path, dtype, _pairs(trained, batches, theirs, "stored.sdpa"))
     trained.model.double()
     double = check_difference(trained.path, "float64", _pairs(trained, batches, theirs, "double.sdpa", "double.eager"))
@@ -145,7 +145,7 @@ def _compare(
 def _pairs(
     trained: Trained, batches: Sequence[dict[str, Tensor]], theirs: Mapping[str, Tensor], *kinds: str
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return pairs of an output of fairseq's model and the other process's, which has computed it in each kind."""
+    """Return pairs of an output of fairseq's model and the same output of the other process."""
     return [
         (ours.double(), theirs[f"{kind}.{number}.{part}"].double())
         for number, batch in enumerate(batches)
@@ -176,7 +176,7 @@ def check_difference(path: str, precision: str, pairs: Sequence[tuple[Tensor, Te
 
 
 def _run_fairseq(trained: Trained, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return features and logits, and what an encoder gives a decoder, by the plainest of the model's kernels."""
+    """Return features and logits, and the encoder's output for a decoder, by the plainest of the model's kernels."""
     import torch
 
     model, ids, chosen = trained.model, batch["ids"], batch["chosen"]
@@ -198,9 +198,9 @@ def _run_fairseq(trained: Trained, batch: dict[str, Tensor]) -> dict[str, Tensor
 
 @contextlib.contextmanager
 def _plain_kernels(model: Any) -> Iterator[None]:
-    """Let TUPE spell its attention out; in double precision, let fairseq's GELU and softmax not round to single.
+    """Let TUPE use plain attention, and fairseq's GELU and softmax keep double precision.
 
-    Otherwise another equation could not be told from that rounding.
+    Otherwise another equation could not be distinguished from rounding.
     """
     import torch
     from fairseq import utils

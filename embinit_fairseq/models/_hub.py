@@ -1,4 +1,4 @@
-"""Trained models for use from Python: `model.from_pretrained(FOLDER)`."""
+"""Use trained models from Python: `model.from_pretrained(FOLDER)`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from embinit_fairseq.vocab.preparation_steps import Preparation
 from embinit_fairseq.vocab.step_files import contents, given_files
 
 logger = logging.getLogger(__name__)
-#: values of fairseq's options tokenizer and bpe -> the same as a step
+#: values of fairseq's options tokenizer and bpe -> the equal step
 _FAIRSEQS = {"moses": "moses", "subword_nmt": "bpe", "sentencepiece": "sentencepiece"}
 
 
@@ -42,7 +42,7 @@ def _load_trained(
     """
     folder, data = os.fspath(model_name_or_path), os.fspath(data_name_or_path)
     kwargs = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in kwargs.items()}
-    # fairseq continues with None if a path does not exist; URLs and archives are left to it
+    # fairseq continues with None if a path does not exist; fairseq opens URLs and archives
     if "://" not in folder and not os.path.isfile(folder):
         for path in (folder, *(os.path.join(folder, name) for name in checkpoint_file.split(os.pathsep))):
             if not os.path.exists(path):
@@ -81,44 +81,44 @@ def load_hub(
         model_class: its attribute `hub` is the class of the hub.
         data_name_or_path: the folder of the dictionaries.
         preparation: the steps from raw text to symbols, such as "lowercase,moses,bpe" (`vocab/preparation_steps.py`);
-            "none": text has finished words or subwords. Without it `preparation.json` next to the dictionary or in the
-            checkpoint says it, or fairseq's options tokenizer and bpe; without any of them text has finished words.
+            "none": text has finished words or subwords. By default the steps come from `preparation.json` next to the
+            dictionary or in the checkpoint, else from fairseq's options tokenizer and bpe, else there are none.
         lowercase, lang: with `preparation`: whether text is lower-cased, and its language.
-        kwargs: override options of the checkpoint, such as bpe_codes="bpe.codes". Options that decide the meaning of
-            its weights are refused, and so are those that contradict the preparation.
+        kwargs: options that override the checkpoint's, such as bpe_codes="bpe.codes". Options that decide the meaning
+            of the weights or contradict the preparation are refused.
     """
     if "bpe_codes" in kwargs:
         kwargs.setdefault("bpe", "subword_nmt")
     how = {"preparation": preparation, "lowercase": lowercase, "lang": lang}
     how |= {name: kwargs.get(name) for name in ("tokenizer", "bpe")}
-    if preparation is not None:  # it takes the place of the records
+    if preparation is not None:  # it replaces the records
         kwargs["preparation"] = preparation
     loaded = _load_trained(model_class, model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
     return model_class.hub(loaded["args"], loaded["task"], loaded["models"], **how)
 
 
 def preparation_of(cfg: Any, task: Any, how: Mapping[str, Any], side: int = 0) -> Preparation | _FairseqsSegmenter:
-    """Return what prepares the text of a side (0: source, 1: target).
+    """Return the object that prepares the text of a side (0: source, 1: target).
 
-    The user's words come first, then the record of the preparation, then fairseq's options `tokenizer` and `bpe`.
+    The user's options come first, then the record of the preparation, then fairseq's options `tokenizer` and `bpe`.
 
     Args:
-        cfg, task: of the loaded checkpoint.
+        cfg, task: configuration and task of the loaded checkpoint.
         how: preparation, lowercase, lang, tokenizer and bpe of `load_hub`.
-        side: whose text.
+        side: 0 for the source, 1 for the target.
     """
     dictionary = task.target_dictionary if side else task.source_dictionary
     lang = how.get("lang") or languages_of_task(task)[side]
-    given = given_files(cfg.bpe)
+    user_files = given_files(cfg.bpe)
     if how.get("preparation") is not None:
-        steps = stated_steps(how["preparation"], lang, how.get("lowercase"), given, "preparation")
+        steps = stated_steps(how["preparation"], lang, how.get("lowercase"), user_files, "preparation")
         refuse_options(_contradictions(how, steps), "preparation", "preparation")
-        return Preparation(steps, contents(given, dictionary.symbols))
+        return Preparation(steps, contents(user_files, dictionary.symbols))
     recorded = record_of_side(task, side)
     if recorded is not None:
         more = [f"{name}={how[name]!r}" for name in ("lowercase", "lang") if how.get(name) is not None]
         refuse_options([*more, *_contradictions(how, recorded.steps)], FILE, "preparation")
-        return recorded.preparation(dictionary.symbols, given)
+        return recorded.preparation(dictionary.symbols, user_files)
     bpe, tokenizer = (
         node if isinstance(node, str) else getattr(node, "_name", None) for node in (cfg.bpe, cfg.tokenizer)
     )
@@ -126,26 +126,26 @@ def preparation_of(cfg: Any, task: Any, how: Mapping[str, Any], side: int = 0) -
         return Preparation()
     is_translation = languages_of_task(task)[0] is not None
     if bpe in ("subword_nmt", "sentencepiece") and tokenizer is None:
-        steps = stated_steps("none", lang, how.get("lowercase"), given, "preparation")
+        steps = stated_steps("none", lang, how.get("lowercase"), user_files, "preparation")
         if (other := other_suggestion(steps, dictionary.symbols, is_translation)) is not None:
             logger.warning(other)
-        return Preparation(steps, contents(given, dictionary.symbols))
+        return Preparation(steps, contents(user_files, dictionary.symbols))
     if bpe is None and tokenizer is None:
         raise unknown_preparation("lowercase", "preparation", dictionary.symbols, is_translation)
     return _FairseqsSegmenter(cfg)
 
 
 def _contradictions(how: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return fairseq's options, as given, that name none of the steps."""
-    given = [(name, how[name]) for name in ("tokenizer", "bpe") if how.get(name) is not None]
+    """Return the user's options of fairseq that name none of the steps."""
+    named_options = [(name, how[name]) for name in ("tokenizer", "bpe") if how.get(name) is not None]
     names = {step["step"] for step in steps}
-    return [f"{name}={value!r}" for name, value in given if _FAIRSEQS.get(value) not in names]
+    return [f"{name}={value!r}" for name, value in named_options if _FAIRSEQS.get(value) not in names]
 
 
 def tokens_of_input(task: Any) -> tuple[list[int], list[int]]:
-    """Return the ids in front of a sentence, and of the second one of a pair, in the data of an encoder's task.
+    """Return the ids before a sentence, and before the second sentence of a pair, in the data of an encoder's task.
 
-    Sentence tasks have those of --init-token and --separator-token, others `<s>` and `</s>`.
+    Sentence tasks have the ids of --init-token and --separator-token, other tasks `<s>` and `</s>`.
     """
     options, dictionary = task.cfg or task.args, task.source_dictionary  # sentence_ranking has args
     if not hasattr(options, "init_token"):
@@ -165,7 +165,7 @@ def input_of(task: Any, texts: Sequence[Sequence[str]]) -> Tensor:
 
 
 class _FairseqsSegmenter:
-    """fairseq's own tokenizer and BPE, such as GPT-2's, around `<mask>`, which they do not know."""
+    """Segment by fairseq's tokenizer and BPE, such as GPT-2's, around `<mask>`, which they do not know."""
 
     def __init__(self, cfg: Any) -> None:
         self._tokenizer, self._bpe = encoders.build_tokenizer(cfg.tokenizer), encoders.build_bpe(cfg.bpe)
@@ -184,7 +184,7 @@ class _FairseqsSegmenter:
 
 
 class TranslationHub(hub_utils.GeneratorHubInterface):
-    """fairseq's hub; text is prepared and segmented as by `TupeHub` and exported tokenizers."""
+    """Translate as fairseq's hub; text is prepared and segmented as by `TupeHub` and exported tokenizers."""
 
     def __init__(self, cfg: Any, task: Any, models: list[Any], **how: Any) -> None:
         """Wrap the models. how: preparation, lowercase and lang, see `load_hub`."""
@@ -197,7 +197,7 @@ class TranslationHub(hub_utils.GeneratorHubInterface):
         return self.binarize(" ".join(self.prepare(sentence)))
 
     def decode(self, tokens: Tensor) -> str:
-        """Return the text of the ids (tgt_len,) of a translation, put together as its words were taken apart."""
+        """Return the text of a translation's ids (tgt_len,), whose words are joined as the preparation split them."""
         if not isinstance(self._back, Preparation):
             return super().decode(tokens)
         return self._back.text(self.string(tokens).split())
@@ -222,7 +222,7 @@ class TupeHub(nn.Module):
         return next(self.model.parameters()).device
 
     def encode(self, sentence: str, *others: str) -> Tensor:
-        """Return token ids (src_len,) of raw text, of several sentences one input; see `input_of`."""
+        """Return token ids (src_len,) of raw text, one input for several sentences; see `input_of`."""
         return input_of(self.task, [self.prepare(text, mask=True) for text in (sentence, *others)])
 
     def decode(self, tokens: Tensor) -> str:

@@ -1,4 +1,4 @@
-"""Options that this plugin's models share: fields, presets, ranges, and options of translation models.
+"""Define options that this plugin's models share: fields, presets, ranges, and options of translation models.
 
 Translation models have the options of fairseq's `transformer` under the same names.
 """
@@ -48,7 +48,7 @@ RANGES: dict[str, tuple[float, float]] = {
 
 def check_ranges(cfg: Any) -> None:
     """Raise OptionError, with the flag, for numbers out of range and heads that do not divide a dimension."""
-    is_node = OmegaConf.is_config(cfg)  # of fairseq's configuration; else a dataclass or a namespace
+    is_node = OmegaConf.is_config(cfg)  # a node of fairseq's configuration, else a dataclass or a namespace
     options: Any = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True) if is_node else vars(cfg)
     for name, value in options.items():
         for end, (smallest, largest) in RANGES.items():
@@ -65,7 +65,7 @@ def check_ranges(cfg: Any) -> None:
 def check_effects(cfg: Any, defaults: Any, needs: dict[str, tuple[bool, str]]) -> None:
     """Raise OptionError for an option that is not the default and changes nothing.
 
-    needs: option -> (True if it has an effect, the rest of the sentence "it ...", which says what it needs).
+    needs: option -> (True if it has an effect, its condition as the rest of the sentence "it ...").
     """
     for name, (has_effect, need) in needs.items():
         value = getattr(cfg, name)
@@ -86,7 +86,7 @@ SIDES = ("encoder", "decoder")
 
 @dataclass
 class TranslationConfig(FairseqDataclass):
-    """Options of fairseq's `transformer` under the same names."""
+    """Hold the options of fairseq's `transformer` under the same names."""
 
     encoder_embed_dim: int = option(512, "dimension of the encoder's embeddings and layers")
     encoder_ffn_embed_dim: int = option(2048, "dimension inside its feed-forward networks")

@@ -37,7 +37,7 @@ _WITH_BOS = ("masked_lm", "sentence_prediction")
 
 @dataclass(frozen=True)
 class Sizes:
-    """Size of a batch of random sentences.
+    """Hold the size of a batch of random sentences.
 
     Args:
         length: tokens of the longest sentence, special ones included.
@@ -123,7 +123,7 @@ def configuration(folder: str, arch: str, task: str, sizes: Sizes, extra: Sequen
 
 
 def _write_dictionaries(folder: Path, task: str, vocabulary: int) -> None:
-    special = 5 if task == "masked_lm" else 4  # <s>, <pad>, </s>, <unk>, and what the task adds, <mask>
+    special = 5 if task == "masked_lm" else 4  # <s>, <pad>, </s>, <unk>, and <mask>, which masked_lm adds
     lines = "".join(f"w{number} 1\n" for number in range(vocabulary - special))
     for name in ("dict.txt", "dict.de.txt", "dict.en.txt", "input0/dict.txt"):
         (folder / name).parent.mkdir(exist_ok=True)
@@ -170,7 +170,7 @@ def _sentences(dictionary: Any, sizes: Sizes, with_bos: bool, generator: torch.G
 
 
 def _mask(tokens: Tensor, lengths: list[int], pad: int, mask: int, generator: torch.Generator) -> Tensor:
-    """Mask tokens in place; return the targets: the original tokens there, padding elsewhere."""
+    """Mask tokens in place; return the targets: the original tokens at masked places, padding elsewhere."""
     target = torch.full_like(tokens, pad)
     for row, length in enumerate(lengths):
         number = max(1, round(MASKED * length))

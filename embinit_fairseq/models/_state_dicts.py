@@ -17,7 +17,7 @@ HEADS = "classification_heads."
 
 
 class WithHeads:
-    """A fairseq model with any number of classification heads, which checkpoints add and leave out."""
+    """Give a fairseq model any number of classification heads, which checkpoints add and leave out."""
 
     #: name of the layer of a head whose rows are the classes
     last_layer = "projection"
@@ -44,7 +44,7 @@ class WithHeads:
         return self.classification_heads[name]
 
     def upgrade_state_dict_named(self, state_dict: State, name: str) -> None:
-        """Make the heads that only the checkpoint has. Heads that it lacks, or has with other classes, do not change.
+        """Make the heads that only the checkpoint has; heads that only the model has, or with other classes, stay.
 
         Raises:
             OptionError: a head would keep its random values in a model that is not loaded for training.
@@ -114,7 +114,7 @@ _REMEDIES = {
 
 
 def check_weights(model: nn.Module, state: State) -> None:
-    """Raise OptionError, with the options to give, where loading would fail with a page of names or shapes."""
+    """Raise OptionError, with the options to give, if loading would fail with a page of names or shapes."""
     own = {key: list(value.shape) for key, value in model.state_dict().items() if not key.startswith(HEADS)}
     theirs = {key: list(value.shape) for key, value in state.items() if not key.startswith(HEADS)}
     different = [key for key in {**own, **theirs} if own.get(key) != theirs.get(key)]

@@ -1,8 +1,8 @@
-"""fairseq's interface around batch-first layers: the common part of this plugin's translation models.
+"""Put fairseq's interface around batch-first layers: the common part of this plugin's translation models.
 
-An encoder or decoder of a family says how it embeds tokens (`embed`) and which bias its self-attention adds (`bias`);
-layers, padding, attention weights, incremental decoding and beam search are here. Parts of fairseq's own base classes
-are not used: their layers are time-first, and add a buffer to the checkpoint.
+An encoder or decoder of a family defines how it embeds tokens (`embed`) and which bias its self-attention adds
+(`bias`); layers, padding, attention weights, incremental decoding and beam search are here. Parts of fairseq's own
+base classes are not used: their layers are time-first, and add a buffer to the checkpoint.
 
 B: batch, T: tgt_len, S: src_len, C: embed_dim of a side, V: symbols. Layers of n streams (Duo) have x (n, B, T, C), and
 n B rows of attention, stream by stream; the others (B, T, C) and n = 1.
@@ -35,7 +35,7 @@ EncoderOut = dict[str, list[Tensor]]
 
 @dataclass(frozen=True)
 class Side:
-    """Sizes of encoder or decoder."""
+    """Hold the sizes of encoder or decoder."""
 
     name: str
     layer: LayerConfig
@@ -68,7 +68,7 @@ class Side:
 
 
 def side_of(cfg: Any, name: str, num_terms: int = 1, num_streams: int = 1) -> Side:
-    """Return the sizes of the side `encoder` or `decoder`. num_terms: of the logits of self-attention."""
+    """Return the sizes of the side `encoder` or `decoder`. num_terms: terms of the logits of self-attention."""
     layer = layer_config(cfg, name, num_terms)
     return Side(
         name=name,
@@ -118,7 +118,7 @@ def rotate_left(x: Tensor, shift: Tensor) -> Tensor:
 
 
 class Layers:
-    """The layers of an encoder or decoder, and the layer norm of pre-LN."""
+    """Hold the layers of an encoder or decoder, and the layer norm of pre-LN."""
 
     def __init__(self, side: Side, dictionary: Any) -> None:
         super().__init__(dictionary)  # type: ignore[call-arg]  # of fairseq's encoder or decoder
@@ -131,7 +131,7 @@ class Layers:
         self.layer_norm = nn.LayerNorm(layer.embed_dim) if layer.normalize_before else None
 
     def rotation(self, length: int, first: int = 0) -> Rotation | None:
-        """Return what self-attention does to queries and keys of the tokens `first` to `length` - 1."""
+        """Return the rotation of queries and keys of the tokens `first` to `length` - 1, or None."""
         return None
 
     def max_positions(self) -> int:
@@ -147,7 +147,7 @@ class TranslationEncoder(Layers, FairseqEncoder):
         raise NotImplementedError
 
     def bias(self, src_len: int) -> Tensor | None:
-        """Return what self-attention adds to its logits, (H, S, S)."""
+        """Return the bias that self-attention adds to its logits, (H, S, S)."""
         return None
 
     def forward(
@@ -160,7 +160,7 @@ class TranslationEncoder(Layers, FairseqEncoder):
         the number of a row's sentence, which beam search moves with the row.
 
         Raises:
-            DataError: for a sentence that is too long.
+            DataError: a sentence is too long.
         """
         check_length(src_tokens, self.side.max_positions, "source")
         is_padding = src_tokens.eq(self.padding_idx)
@@ -190,7 +190,7 @@ class TranslationEncoder(Layers, FairseqEncoder):
         return [*hiddens, x if self.layer_norm is None else self.layer_norm(x)]
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Row n becomes the old row `new_order[n]`. Nothing is copied if rows of one sentence are exchanged."""
+        """Make row n the old row `new_order[n]`. Nothing is copied if rows of one sentence are exchanged."""
         sentence = encoder_out["sentence"][0].index_select(0, new_order)
         if torch.equal(sentence, encoder_out["sentence"][0]):
             return encoder_out
@@ -242,7 +242,7 @@ class TranslationDecoder(Layers, FairseqIncrementalDecoder):
         are of the new tokens.
 
         Raises:
-            DataError: for a target that is too long, and for a prefix without a new token.
+            DataError: a target is too long, or a prefix has no new token.
         """
         x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return (x if features_only else self.output_layer(x, incremental_state)), extra
@@ -310,7 +310,7 @@ class TranslationDecoder(Layers, FairseqIncrementalDecoder):
         return cache
 
     def reorder_incremental_state(self, incremental_state: dict[str, Any], new_order: Tensor) -> None:
-        """Row n becomes the old row `new_order[n]`."""
+        """Make row n the old row `new_order[n]`."""
         cache = self.get_incremental_state(incremental_state, "cache")
         if cache is not None:
             cache.reorder(self._rows(new_order, len(cache.sentence) // self.side.num_streams))
@@ -354,7 +354,7 @@ class TranslationModel(FairseqEncoderDecoderModel):
     def make_generation_fast_(
         self, retain_dropout: bool = False, retain_dropout_modules: str | list[str] | None = None, **kwargs: Any
     ) -> None:
-        """Prepare for generation, as fairseq's. retain_dropout_modules: names of classes, a list or with commas."""
+        """Prepare for generation, as fairseq does. retain_dropout_modules: names of classes, a list or with commas."""
         super().make_generation_fast_(**kwargs)
         if isinstance(retain_dropout_modules, str):
             retain_dropout_modules = retain_dropout_modules.replace(",", " ").split()

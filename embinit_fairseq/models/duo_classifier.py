@@ -1,7 +1,7 @@
 """`--arch duo_classifier`: text classification with two frozen embeddings of every word. Li et al. 2020, section 3.1.
 
 Learned parameters: two queries, W_O and the label layer, D_S + D_P + (D_S + D_P) F + F K numbers (section 3.1.4; F:
-dimension of the sentence vector, K: labels). The paper does not say where its dropout is; here it acts, as in the
+dimension of the sentence vector, K: labels). The paper does not say where its dropout is. Here dropout acts, as in the
 original transformer, after each sub-layer: on [a^P, a^S] and on the sentence vector e. The equations are in
 modules/duo_sentence_embedding.py.
 """
@@ -30,7 +30,7 @@ SLOTS = ("encoder", "encoder_p")
 
 @dataclass
 class DuoClassifierConfig(FairseqDataclass):
-    """Options of the classifier."""
+    """Hold the options of the classifier."""
 
     encoder_dim_s: int = option(300, "dimension of the first embedding matrix (slot encoder)")
     encoder_dim_p: int = option(300, "dimension of the second embedding matrix (slot encoder_p)")
@@ -44,7 +44,7 @@ class DuoClassifierConfig(FairseqDataclass):
 
 
 class DuoHub(ClassifierHub):
-    """A trained classifier for use from Python, with the weights of its words."""
+    """Use a trained classifier from Python, with the weights of its words."""
 
     @torch.no_grad()
     def attention(self, *sentences: str) -> list[tuple[str, float, float]]:
@@ -61,7 +61,7 @@ class DuoHub(ClassifierHub):
 
 @register_model("duo_classifier", dataclass=DuoClassifierConfig)
 class DuoClassifier(Classifier, BaseFairseqModel):
-    """Works with `--task sentence_prediction` and its criterions; the two sentences of a pair are one text."""
+    """Classify by `--task sentence_prediction` and its criterions; the two sentences of a pair are one text."""
 
     hub = DuoHub
 
@@ -123,7 +123,7 @@ class DuoClassifier(Classifier, BaseFairseqModel):
         """Raise OptionError, before a training, for options that cannot work; warn of matrices that stay random.
 
         Args:
-            checkpoint: that the training continues from, or None.
+            checkpoint: the checkpoint that the training continues from, or None.
             request: the options of `--embed-init`.
         """
         if self.cfg.train_embeddings:

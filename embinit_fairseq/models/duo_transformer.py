@@ -2,10 +2,10 @@
 
     x^s = dropout(embed_scale * map_s(E_s[token]) + position)      for each stream s; then layers and logits of duo.py
 
-Each stream has an embedding matrix E_s (`embed_tokens`: S, `embed_tokens_p`: P). A matrix whose dimension is not that
-of the layers has a learned linear map (section 4.2.1: 300 to 512). Positions are added to each stream.
+Each stream has an embedding matrix E_s (`embed_tokens`: S, `embed_tokens_p`: P). A matrix whose dimension differs from
+the layers' has a learned linear map (section 4.2.1: 300 to 512). Positions are added to each stream.
 
-No code of the authors is public and the text leaves choices open; this plugin's are in docs/duo.md. The options
+Duo's code is not public and the paper leaves choices open; this plugin's choices are in docs/duo.md. The options
 --duo-streams, --duo-share-weights, --duo-norm and --duo-fusion are the rows of the paper's Table 5.
 
 n: streams, B: batch, T: tgt_len, S: src_len, C: embed_dim, V: symbols.
@@ -52,17 +52,17 @@ from embinit_fairseq.modules.duo import (
     logits_of_streams,
 )
 
-#: ends of the names of the streams' matrices
+#: endings of the names of the streams' matrices
 SUFFIXES = ("", "_p")
 #: older value of --duo-share-weights -> its value now
 _OLD_SHARING = {"on": "stream"}
-#: typical number of steps in which the sentences of a batch are decoded: it decides whether O is computed
+#: typical number of decoding steps of a batch, which decides whether O is computed
 _STEPS = 16
 
 
 @dataclass
 class DuoTransformerConfig(TranslationConfig):
-    """Options of fairseq's `transformer` under the same names, and options of the two streams."""
+    """Hold the options of fairseq's `transformer` under the same names, and options of the two streams."""
 
     duo_streams: int = option(2, "2: two embeddings of every word; 1: fairseq's transformer, to compare with")
     duo_share_weights: ChoiceEnum([*SHARING, *_OLD_SHARING]) = option(
@@ -162,7 +162,7 @@ def _stream_config(cfg: Any, side: str) -> StreamConfig:
 
 
 class DuoEmbedding(nn.Module):
-    """x^s = dropout(embed_scale * map_s(E_s[token]) + position) for every stream s."""
+    """Compute x^s = dropout(embed_scale * map_s(E_s[token]) + position) for every stream s."""
 
     def __init__(self, cfg: DuoTransformerConfig, side: Side, tables: list[nn.Embedding]) -> None:
         super().__init__()

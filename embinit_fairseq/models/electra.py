@@ -3,7 +3,7 @@
     electra_*        positions added to the embeddings, as in BERT: the baseline of Ke's Table 4
     electra_tupe_*   TUPE-R in generator and discriminator; others by --position-encoding
 
-The generator fills masked positions, the discriminator says of every token whether it was replaced (modules/heads.py).
+The generator fills masked positions, the discriminator finds out which tokens were replaced (modules/heads.py).
 Pre-training: --task masked_lm --criterion electra. Fine-tuning: --task sentence_prediction, with the discriminator
 alone, which is called `encoder` as in fairseq's models.
 """
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ElectraConfig(TupeConfig):
-    """Options of both networks: encoder_* are the discriminator's, generator_* the generator's, others of both."""
+    """Hold options of both networks: encoder_* are the discriminator's, generator_* the generator's, others of both."""
 
     generator_layers: int = option(12, "number of layers of the generator")
     generator_embed_dim: int = option(
@@ -38,10 +38,10 @@ class ElectraConfig(TupeConfig):
 
 
 class ReplacedTokens(NamedTuple):
-    """Results of a pre-training step.
+    """Hold the results of a pre-training step.
 
     Args:
-        generator_logits: (N, V), of the generator at the masked positions.
+        generator_logits: (N, V), the generator's logits at the masked positions.
         corrupted_tokens: (batch, src_len), the discriminator's input.
         logits: (batch, src_len), the discriminator's logits of "replaced", without meaning at padding.
     """

@@ -2,7 +2,8 @@
 
 The encoder-only model of Kim et al. 2024 (SST-2, MNLI): 3 layers, 8 heads (10 for D = 300), FFN 512, sinusoidal
 positions, embeddings scaled by sqrt(D); FFN 512 is inferred from the paper's parameter counts (Table 5: 6M with 13k x
-300, 18M with 11k x 768). The paper does not say how tokens become one vector; here their mean, or `--pooling cls`.
+300, 18M with 11k x 768). The paper does not say how tokens become one vector; here it is their mean, or the first
+token's vector (`--pooling cls`).
 """
 
 # no `from __future__ import annotations`: fairseq reads the types of the fields, not their names
@@ -24,7 +25,7 @@ from embinit_fairseq.modules.heads import LabelLayer
 
 @dataclass
 class EmbinitClassifierConfig(FairseqDataclass):
-    """Options of the classifier."""
+    """Hold the options of the classifier."""
 
     encoder_embed_dim: int = option(512, "dimension D of embeddings and layers")
     encoder_ffn_embed_dim: int = option(512, "dimension inside the feed-forward networks")
@@ -44,7 +45,7 @@ class EmbinitClassifierConfig(FairseqDataclass):
 
 
 class ClassifierHub(nn.Module):
-    """A trained classifier for use from Python."""
+    """Use a trained classifier from Python."""
 
     def __init__(self, cfg: Any, task: Any, models: list[Any], **how: Any) -> None:
         """Wrap the first model in evaluation mode. how: preparation, lowercase and lang, see `load_hub`."""
@@ -58,7 +59,7 @@ class ClassifierHub(nn.Module):
 
     @torch.no_grad()
     def predict(self, *sentences: str, head: str = "sentence_classification_head") -> dict[str, float]:
-        """Return label -> probability for a sentence or a pair; of a regression `score` -> the number.
+        """Return label -> probability for a sentence or a pair; for a regression `score` -> the number.
 
         Raises:
             DataError: the input is too long.
@@ -96,7 +97,7 @@ class Classifier(WithHeads):
 
 @register_model("embinit_classifier", dataclass=EmbinitClassifierConfig)
 class EmbinitClassifier(Classifier, FairseqEncoderModel):
-    """Works with `--task sentence_prediction` (one sentence or a pair) and `--criterion sentence_prediction`."""
+    """Classify by `--task sentence_prediction` (one sentence or a pair) and `--criterion sentence_prediction`."""
 
     def __init__(self, cfg: EmbinitClassifierConfig, encoder: TransformerEncoderBase) -> None:
         super().__init__(encoder)

@@ -45,7 +45,7 @@ from embinit_fairseq.modules.sentence_encoder import EncoderConfig, SentenceEnco
 
 @dataclass
 class TupeConfig(FairseqDataclass):
-    """Options of the encoder; the defaults are BERT-base."""
+    """Hold the options of the encoder; the defaults are BERT-base."""
 
     position_encoding: ChoiceEnum(list(POSITION_ENCODINGS)) = option(
         "untied",
@@ -197,7 +197,7 @@ class TupeModel(WithHeads, FairseqEncoderModel):
 class TupeEncoder(FairseqEncoder):
     """The sentence encoder and, for tasks that mask, its language-model head.
 
-    shared: an encoder whose embeddings are used, by ELECTRA's generator.
+    shared: an encoder whose embeddings are used, as in ELECTRA's generator.
     """
 
     def __init__(self, cfg: Any, dictionary: Any, masking: bool, shared: Optional[SentenceEncoder] = None) -> None:
@@ -228,7 +228,7 @@ class TupeEncoder(FairseqEncoder):
 
 
 def without(part: str) -> OptionError:
-    """Return the error for a model that was built for fine-tuning, and is to pre-train or to fill masks."""
+    """Return the error for a model that was built for fine-tuning, and is used to pre-train or to fill masks."""
     return OptionError(
         f"this model has no {part}, which fine-tuning leaves out: fill masks and continue pre-training with the "
         "checkpoint of the pre-training (--task masked_lm)"
@@ -236,7 +236,7 @@ def without(part: str) -> OptionError:
 
 
 def position_sizes(cfg: Any) -> PositionSizes:
-    """Return the sizes of the positions that the options of an encoder ask for."""
+    """Return the sizes of the positions, from the options of an encoder."""
     kind = POSITION_ENCODINGS[str(cfg.position_encoding)]
     return PositionSizes(
         cfg.encoder_embed_dim,

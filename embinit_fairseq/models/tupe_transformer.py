@@ -1,12 +1,12 @@
 """`--arch tupe_transformer`: translation with untied positions in the self-attention of encoder and decoder.
 
-The sizes and options of fairseq's `transformer`; nothing is added to the word embeddings, self-attention has its
-positions as a bias (TUPE, Ke et al. 2021). With `--embed-init` it asks whether untying removes the absorption of
-positions that Kim et al. (2024) describe. For comparison `--positions` replaces them by rotary positions or ALiBi.
+Sizes and options are those of fairseq's `transformer`; nothing is added to the word embeddings, self-attention has its
+positions as a bias (TUPE, Ke et al. 2021). With `--embed-init` the model shows whether untying removes the absorption
+of positions that Kim et al. (2024) describe. `--positions` takes rotary positions or ALiBi instead, for comparison.
 
 A position is a column, so a sentence after padding would be read as if it began later, by an amount that depends on its
-neighbours in the batch. Its row is rotated until it begins in column 0, and rotated back at the end. The decoder of
-every translation model does so, this encoder, too.
+neighbours in the batch. Its row is rotated until the sentence begins in column 0, and rotated back at the end. The
+decoder of every translation model does so, and this encoder, too.
 
 B: batch, T: tgt_len, S: src_len, C: embed_dim of a side, V: symbols.
 """
@@ -49,7 +49,7 @@ _ENCODINGS = {name: kind for name, kind in POSITION_ENCODINGS.items() if kind.tr
 
 @dataclass
 class TupeTransformerConfig(TranslationConfig):
-    """Options of fairseq's `transformer` under the same names, and options of the positions."""
+    """Hold the options of fairseq's `transformer` under the same names, and options of the positions."""
 
     positions: ChoiceEnum(list(_ENCODINGS)) = option(
         "untied",
@@ -121,7 +121,7 @@ class TupeTransformerEncoder(TranslationEncoder):
         return self.positions.rotation(length, first)
 
     def encode(self, tokens: Tensor, padding_mask: Optional[Tensor], all_hiddens: bool) -> list[Tensor]:
-        """Encode sentences from column 0 on, wherever they begin."""
+        """Encode sentences after moving each to column 0."""
         if padding_mask is None or not padding_mask[:, 0].any():
             return super().encode(tokens, padding_mask, all_hiddens)
         shift = leading_padding(padding_mask)

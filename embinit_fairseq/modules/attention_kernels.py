@@ -1,4 +1,4 @@
-"""Attention with an additive bias: softmax(q k^T * scale + bias) v, by the fastest kernel that can compute it.
+"""Compute attention with an additive bias, softmax(q k^T * scale + bias) v, by the fastest kernel that can do it.
 
     eager   matrix products and a softmax; everywhere; states the equation
     sdpa    torch.nn.functional.scaled_dot_product_attention
@@ -21,7 +21,7 @@ from embinit_fairseq.modules.fixed_positions import Rotation
 
 @dataclass(frozen=True)
 class AttentionContext:
-    """What attention needs besides queries, keys and values, the same in all layers of one forward pass.
+    """Hold the further inputs of attention, which are the same in all layers of one forward pass.
 
     Args:
         kernel: the kernel that computes attention.
@@ -29,7 +29,7 @@ class AttentionContext:
         padding_mask: (B, S); logits are the lowest number where it is True.
         prepared: bias and padding_mask in the kernel's own form.
         weights: a list to which `eager` appends the probabilities (B, H, T, S) of each layer, before dropout.
-        rotation: what self-attention does to queries and keys (B, H, T, d) before it calls `attend`.
+        rotation: function of queries and keys (B, H, T, d), which self-attention calls before `attend`.
     """
 
     kernel: str

@@ -1,4 +1,4 @@
-"""Cross-entropy of logits over a dictionary, by blocks of rows, with label smoothing as in fairseq.
+"""Compute the cross-entropy of logits over a dictionary, by blocks of rows, with label smoothing as in fairseq.
 
     lse_n   = log sum_v exp x_nv
     nll_n   = lse_n - x_nt                                t: the target of row n
@@ -6,9 +6,9 @@
     dloss_n / dx_nv = exp(x_nv - lse_n) - e - (1 - eps - e) [v = t]
 
 N rows, V symbols. `log_softmax` followed by `nll_loss` makes matrices of N x V in single precision, whatever the type
-of the logits: the log-probabilities, the gradient for them, and that for the logits. Here one matrix is made, in the
-type of the logits: the gradient, along with the loss, so that exponentials are computed once. It is made by blocks of
-rows that fit the processor's cache, in single precision (double for double logits, as the sums).
+of the logits: the log-probabilities, their gradient, and the gradient of the logits. Here one matrix is made, in the
+type of the logits: the gradient, along with the loss, so that exponentials are computed once. The gradient is made by
+blocks of rows that fit the processor's cache, in single precision (double for double logits, as the sums).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def fused_cross_entropy(
 
 
 class _FusedCrossEntropy(torch.autograd.Function):
-    """Losses of rows, and their gradient for an upstream gradient of 1."""
+    """Compute losses of rows, and their gradient for an upstream gradient of 1."""
 
     @staticmethod
     def forward(
@@ -49,7 +49,7 @@ class _FusedCrossEntropy(torch.autograd.Function):
         gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
         exact = gradient if logits.dtype == precise else None  # else blocks are rounded into it
         ignored = target.eq(ignore_index)
-        column = target.masked_fill(ignored, 0)[:, None]  # an ignored index may be no column
+        column = target.masked_fill(ignored, 0)[:, None]  # an ignored index may be outside of the columns
         weight = ignored.logical_not().to(precise)[:, None] * KEPT_SCALE.get(logits.dtype, 1)
         share = label_smoothing / max(1, symbols - 1)
         for rows in _rows(logits):
@@ -76,7 +76,7 @@ class _FusedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, _: Any) -> tuple[Tensor, None, None, None]:
-        """Return the gradient that forward has stored, times that of the losses."""
+        """Return the gradient that forward has stored, times the gradient of the losses."""
         (gradient,) = ctx.saved_tensors
         factor = grad_loss / KEPT_SCALE.get(gradient.dtype, 1)
         if factor.device.type == "cpu" and bool((factor == 1).all()):

@@ -1,4 +1,4 @@
-"""One transformer decoder layer, post-LN (default) or pre-LN, and its state in incremental decoding.
+"""Define a transformer decoder layer, post-LN (default) or pre-LN, and its state in incremental decoding.
 
     post-LN   x = LN_1(x + drop(attn(x)));   x = LN_2(x + drop(cross(x, h)));   x = LN_3(x + drop(ffn(x)))
     pre-LN    x = x + drop(attn(LN_1 x));    x = x + drop(cross(LN_2 x, h));    x = x + drop(ffn(LN_3 x))
@@ -93,10 +93,10 @@ class DecoderLayer(EncoderLayer):
         """Return the layer's output, of the shape of x (..., T, C), and the weights of cross-attention or None.
 
         Args:
-            self_context: of self-attention; its bias has the causal mask.
+            self_context: context of self-attention; its bias has the causal mask.
             memory: keys and values of `encoder_attn`.
             need_weights: return the weights (..., H, T, S).
-            extend: in incremental decoding, see `SelfAttention`; x are then the new tokens.
+            extend: used in incremental decoding, where x are the new tokens; see `SelfAttention`.
         """
         norm = self.self_attn_layer_norm
         x = self.after(x, self.self_attn(self.before(x, norm), self_context, extend=extend), norm)
@@ -115,7 +115,7 @@ def causal(bias: Tensor) -> Tensor:
 
 
 class DecoderCache:
-    """The state of one batch between two steps, for all layers. It has no gradient.
+    """Hold the state of one batch between two steps, for all layers, without gradient.
 
     Attributes:
         sentence: (N,), the sentence of each row. Rows of one sentence have the same `memory`, which does not change
@@ -134,7 +134,7 @@ class DecoderCache:
         self._spare: Tensor | None = None
 
     def reorder(self, new_order: Tensor) -> None:
-        """Row n becomes the old row `new_order[n]`; the number of rows may change."""
+        """Make row n the old row `new_order[n]`; the number of rows may change."""
         self._order = new_order if self._order is None else self._order.index_select(0, new_order)
         sentence = self.sentence.index_select(0, new_order)
         if not torch.equal(sentence, self.sentence):

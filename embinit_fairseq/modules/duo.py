@@ -5,9 +5,9 @@
     x^S <- LN(x^S + A^S),  x^P <- LN(x^P + A^P)                                                 equation (6), duo_norm
     x^P <- LN(x^P + A^S),  x^S <- LN(x^S + A^P)                                                 without duo_norm
 
-The queries and keys of one stream weigh the values of the other. With duo_norm the residual is that of the stream whose
-values are summed, else that of the stream that asks; the same holds for cross-attention. Layer norms, output
-projections and feed-forward networks are shared by the streams. With one stream all this is an ordinary transformer.
+The queries and keys of one stream weigh the values of the other. With duo_norm the residual comes from the stream of
+the values, else from the stream of the queries; the same holds for cross-attention. Layer norms, output projections
+and feed-forward networks are shared by the streams. With one stream all this is an ordinary transformer.
 
     fusion       f = [y^S, y^P] W_F,  logits = f O^T,  O = [E_S, E_P] W_O        section 3.3, last row of Table 5
     no fusion    logits = y^S (M_S E_S)^T + y^P (M_P E_P)^T
@@ -34,7 +34,7 @@ from embinit_fairseq.modules.encoder_layer import Attention, EncoderLayer, Layer
 
 
 class StreamLinear(nn.Module):
-    """y^s = x^s W_s^T + b_s for every stream s; weight (n, out, in), bias (n, out), drawn as nn.Linear draws them."""
+    """Map every stream: y^s = x^s W_s^T + b_s; weight (n, out, in), bias (n, out), drawn as nn.Linear draws them."""
 
     def __init__(self, num_streams: int, in_features: int, out_features: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def exchange(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Sharing:
-    """One value of `--duo-share-weights`: the projections for keys and values. Each stream has its own for queries.
+    """Describe a value of `--duo-share-weights`: projections for keys and values; queries have one per stream.
 
     Args:
         matrices: per stream 2, one for keys and one for values, or 1 for both.
@@ -93,7 +93,7 @@ SHARING = {
 
 @dataclass(frozen=True)
 class StreamConfig:
-    """num_streams: 2, or 1 for an ordinary transformer. share_weights: a name in SHARING. duo_norm: equation (6)."""
+    """Hold num_streams (2, or 1 for an ordinary transformer), share_weights (a name in SHARING), and duo_norm (6)."""
 
     num_streams: int = 2
     share_weights: str = "stream"
@@ -101,7 +101,7 @@ class StreamConfig:
 
 
 class DuoSelfAttention(Attention):
-    """Equations (4) and (5). The projections of all streams are one batched product: rows q, k, v or q, kv.
+    """Compute equations (4) and (5). The projections of all streams are one batched product: rows q, k, v or q, kv.
 
     If streams have matrices in common (pair), only q is batched; k and v of both streams are one plain product.
     """
@@ -126,8 +126,8 @@ class DuoSelfAttention(Attention):
         """Return A^S and A^P of x (n, B, T, C), each in the place of its residual.
 
         Args:
-            context: its padding mask has n B rows, stream by stream.
-            extend: see `SelfAttention`; the n B rows come stream by stream.
+            context: a context whose padding mask has n B rows, stream by stream.
+            extend: as for `SelfAttention`, with n B rows, stream by stream.
         """
         if self.sharing.common:
             q, kv = self.q_proj(x), self.kv_proj(x)
@@ -143,7 +143,7 @@ class DuoSelfAttention(Attention):
 
 
 class DuoCrossAttention(CrossAttention):
-    """Queries from the decoder's streams; keys and values from the encoder's, of dimension kdim."""
+    """Attend with queries of the decoder's streams to keys and values of the encoder's, of dimension kdim."""
 
     def __init__(self, cfg: LayerConfig, streams: StreamConfig, kdim: int) -> None:
         Attention.__init__(self, cfg)
@@ -163,7 +163,7 @@ class DuoCrossAttention(CrossAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """Return C^S and C^P of x (n, B, T, C), each in the place of its residual, and the weights (n, B, H, T, S).
 
-        Weights are in the order of the streams that ask.
+        Weights are in the order of the queries' streams.
         """
         y, weights = super().forward(x, memory, context, need_weights)
         return exchange(y) if self.duo_norm else y, weights
@@ -186,7 +186,7 @@ class DuoDecoderLayer(DecoderLayer):
 
 
 class Fusion(nn.Module):
-    """One stream from n: [y^S, y^P] W_F."""
+    """Make one stream of n: [y^S, y^P] W_F."""
 
     def __init__(self, num_streams: int, embed_dim: int) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ class Fusion(nn.Module):
 
 
 class FusedTables(nn.Module):
-    """O = [E_S, E_P] W_O for embedding matrices of dimensions `dims`.
+    """Compute O = [E_S, E_P] W_O for embedding matrices of dimensions `dims`.
 
     With matrices from N(0, 1/D_s) the rows of O have the distribution of embeddings of dimension d, N(0, 1/d).
     """
@@ -224,7 +224,7 @@ class FusedTables(nn.Module):
         self.final = self(tables)
 
     def is_cheaper_factored(self, rows: int, tables: list[Tensor]) -> bool:
-        """Return True if f O^T takes fewer multiplications without O, for so many rows of f.
+        """Return True if f O^T takes fewer multiplications without O, for `rows` rows of f.
 
         With V much larger than d this holds below about 2 d rows.
         """

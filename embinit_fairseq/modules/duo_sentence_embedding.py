@@ -24,7 +24,7 @@ ATTENTIONS = ("softmax", "linear")
 
 
 class DuoSentenceEmbedding(nn.Module):
-    """One vector of a text from two embeddings of every word. Dropout after each of the two sub-layers."""
+    """Make one vector of a text from two embeddings of every word, with dropout after both sub-layers."""
 
     def __init__(self, dim_s: int, dim_p: int, ffn_dim: int, attention: str = "softmax", dropout: float = 0.0) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""One transformer encoder layer, post-LN (default) or pre-LN; its self-attention; batches without their padding.
+"""Define a transformer encoder layer, post-LN (default) or pre-LN; its self-attention; batches without padding.
 
     post-LN   x = LN_1(x + drop(attn(x)));      x = LN_2(x + drop(fc2(drop_act(act(fc1 x)))))
     pre-LN    x = x + drop(attn(LN_1 x));       x = x + drop(fc2(drop_act(act(fc1 LN_2 x))))
@@ -28,7 +28,7 @@ WORTHWHILE = 1 / 16
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """Dimensions and dropouts of one layer. num_terms: see the head of this file."""
+    """Hold dimensions and dropouts of one layer. num_terms: see the head of this file."""
 
     embed_dim: int
     ffn_embed_dim: int
@@ -47,7 +47,7 @@ class LayerConfig:
 
 
 class Packing:
-    """The places of the N tokens of a batch, whose sentences are padded to the longest one.
+    """Hold the places of the N tokens of a batch, whose sentences are padded to the longest one.
 
     After the embeddings, linear maps, layer norms and dropout take the N tokens alone; only attention sees rows of one
     length. padding_mask: (batch, len), True at padding.
@@ -68,12 +68,12 @@ class Packing:
 
 
 def packing_of(padding_mask: Tensor, padding: int) -> Packing | None:
-    """Return the packing of a batch with `padding` columns of padding, or None where it is not worthwhile."""
+    """Return the packing of a batch with `padding` columns of padding, or None if packing would not save time."""
     return Packing(padding_mask) if padding >= WORTHWHILE * padding_mask.numel() else None
 
 
 class Attention(nn.Module):
-    """Number and scale of the heads. Child modules are linear maps: projections, and `out_proj` (W^O)."""
+    """Hold number and scale of the heads. Child modules are linear maps: projections, and `out_proj` (W^O)."""
 
     out_proj: nn.Linear
 
@@ -113,7 +113,7 @@ class SelfAttention(Attention):
         Args:
             x: (batch, T, C), or (N, C) with a packing.
             projections: (T, C) to add to queries and keys.
-            extend: in incremental decoding, the function keys and values of new tokens -> of all tokens.
+            extend: in incremental decoding, turns keys and values of new tokens into those of all tokens.
         """
         qkv = self.qkv_proj(x)
         q, k, v = (qkv if packing is None else packing.spread(qkv)).chunk(3, dim=-1)

@@ -19,10 +19,10 @@ from embinit_fairseq.errors import OptionError
 
 
 class FixedTerm(nn.Module):
-    """A module without parameters.
+    """Define a module without parameters.
 
-    `like` has the device and the type of the model. It is empty: a buffer with values would be rounded with the model,
-    and would be lost where transformers builds the model on no device.
+    The buffer `like` has the device and the type of the model. It is empty: values would be rounded with the model, and
+    would be lost if transformers builds the model on the device meta.
     """
 
     like: Tensor
@@ -37,7 +37,7 @@ class FixedTerm(nn.Module):
 
 @dataclass(frozen=True)
 class Rotation:
-    """R of some columns, for queries and keys (batch, H, columns, d). It has no gradient.
+    """Apply R of some columns to queries and keys (batch, H, columns, d). R has no gradient.
 
     Args:
         turns: (columns, d / 2), complex: e^{i m theta_n} of column m.
@@ -73,7 +73,7 @@ class Rotation:
 
 
 class RotaryTerm(FixedTerm):
-    """R of RoPE. skips_cls: see `Rotation`."""
+    """Compute R of RoPE. skips_cls: see `Rotation`."""
 
     def __init__(self, embed_dim: int, num_heads: int, skips_cls: bool = False) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class RotaryTerm(FixedTerm):
 
 
 class AlibiTerm(FixedTerm):
-    """A penalty that grows with the distance, the same in both directions."""
+    """Compute a penalty that grows with the distance, the same in both directions."""
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class AlibiTerm(FixedTerm):
 def alibi_slopes(num_heads: int) -> list[float]:
     """Return m_h of the heads: 2^(-8/H), 2^(-16/H), ..., 2^-8 if H is a power of two.
 
-    Otherwise, as in the authors' code: the slopes of the largest power of two P below H, then every second one of 2 P.
+    Otherwise, as in ALiBi's code: the slopes of the largest power of two P below H, then every second one of 2 P.
     """
     power = 1 << (num_heads.bit_length() - 1)
     slopes = [2.0 ** (-8 * (n + 1) / power) for n in range(power)]

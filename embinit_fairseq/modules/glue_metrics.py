@@ -1,4 +1,4 @@
-"""The metrics of GLUE (Wang et al. 2019) over a whole validation set, in NumPy.
+"""Compute the metrics of GLUE (Wang et al. 2019) over a whole validation set, in NumPy.
 
     mcc          Matthews' correlation; for K > 2 the R_K statistic (Gorodkin 2004, equation 8)
     f1           2 C_kk / (sum_i C_ik + sum_j C_kj), of class k; macro_f1 is the mean of all classes

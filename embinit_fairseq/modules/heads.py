@@ -1,4 +1,4 @@
-"""Heads of a sentence encoder.
+"""Define the heads of a sentence encoder.
 
     language model    LN(act(x W + b)) E^T + bias
     classification    drop(tanh(x_0 W + b)) W_2 + b_2                     x_0: the feature of `<s>`
@@ -23,7 +23,7 @@ POOLER_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh,
 
 
 class MaskedLMHead(nn.Module):
-    """Logits of all symbols. E is the parameter itself, not a copy. W is C x D; C: features_dim."""
+    """Compute logits of all symbols. E is the parameter itself, not a copy. W is C x D; C: features_dim."""
 
     def __init__(self, embed_tokens: nn.Embedding, activation: str, features_dim: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class MaskedLMHead(nn.Module):
 
 
 class ClassificationHead(nn.Module):
-    """Logits of classes. No dropout before W, as in TUPE's code."""
+    """Compute logits of classes, without dropout before W, as in TUPE's code."""
 
     def __init__(self, embed_dim: int, inner_dim: int, num_classes: int, activation: str, dropout: float) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class ClassificationHead(nn.Module):
 
 
 class LabelLayer(nn.Module):
-    """Logits of classes. W starts with Xavier's distribution, b is zero."""
+    """Compute logits of classes. W starts with Xavier's distribution, b is zero."""
 
     def __init__(self, dim: int, num_classes: int, dropout: float = 0.0, bias: bool = True) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def draw_tokens(logits: Tensor, noise: Tensor, never: int) -> Tensor:
     Uses the inverse of the cumulative softmax, in at least single precision. Tokens are discrete: there is no gradient.
 
     Args:
-        logits: (N, V), of the generator.
+        logits: (N, V), the generator's logits.
         noise: (N,), uniform in [0, 1); equal noise gives equal draws.
         never: a symbol that is not drawn.
     """
@@ -91,7 +91,7 @@ def draw_tokens(logits: Tensor, noise: Tensor, never: int) -> Tensor:
 
 
 class ReplacedTokenHead(nn.Module):
-    """The logit of "this token was replaced" (1 - D in the paper), for every token."""
+    """Compute the logit of "this token was replaced" (1 - D in the paper), for every token."""
 
     def __init__(self, embed_dim: int, activation: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Initial values.
+"""Draw initial values.
 
 BERT-type models: every matrix from N(0, 0.02^2), biases zero, layer norms 1 and 0.
 
@@ -32,7 +32,7 @@ _GAIN = 1 / math.sqrt(2)
 def init_bert_params(module: nn.Module) -> None:
     """Initialise one module of a finished BERT-type model, for `Module.apply`.
 
-    Only a matrix with a padding index has that row set to zero.
+    The padding row of a matrix with a padding index is set to zero.
     """
     if isinstance(module, (nn.Linear, nn.Embedding)):
         nn.init.normal_(module.weight, std=BERT_STD)

@@ -1,4 +1,4 @@
-"""How positions enter an encoder: TUPE and its comparison set (Ke et al. 2021, Table 1; equations of the ICLR version),
+"""Add positions to an encoder: TUPE and its comparison set (Ke et al. 2021, Table 1; equations of the ICLR version),
 rotary positions (RoPE, Su et al. 2021, arXiv 2104.09864) and ALiBi (Press et al. 2022, arXiv 2108.12409).
 
     (4)   x_i + p_i                                                      BERT-A: added to the embeddings
@@ -13,11 +13,11 @@ rotary positions (RoPE, Su et al. 2021, arXiv 2104.09864) and ALiBi (Press et al
 i: query, j: key, d: head_dim, p: position vectors (after a layer norm), theta_1: `[CLS]` to all, theta_2: all to
 `[CLS]`. C: embed_dim, H: num_heads, T: tgt_len.
 
-An encoding acts in up to four places: on the embeddings (`embed`), on queries and keys before they are split into heads
-(`projections`) and after it (`rotation`), and on the attention's logits (`bias`, one tensor (H, T, T) for all layers
-and sentences). The logits are divided by sqrt(num_terms * d), where `num_terms` terms of about equal size are summed.
-To add an encoding: a class with the methods it needs, and an entry in `POSITION_ENCODINGS`, which feeds options,
-architectures and exports.
+An encoding acts in up to four places: on the embeddings (`embed`), on queries and keys before (`projections`) and after
+(`rotation`) they are split into heads, and on the attention's logits (`bias`, one tensor (H, T, T) for all layers and
+sentences). The logits are divided by sqrt(num_terms * d), where `num_terms` terms of about equal size are summed.
+To add an encoding, write a class with the methods that it needs, and an entry in `POSITION_ENCODINGS`, from which
+options, architectures and exports are made.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from embinit_fairseq.modules.fixed_positions import AlibiTerm, RotaryTerm, Rotat
 
 @dataclass(frozen=True)
 class PositionSizes:
-    """The sizes from which an encoding is built.
+    """Hold the sizes from which an encoding is built.
 
     Args:
-        num_buckets: of relative positions; 0: none.
-        max_distance: the distance from which on all share a bucket.
-        reset: how `[CLS]` is treated, see `UntiedPositions`.
+        num_buckets: number of buckets of relative positions; 0: none.
+        max_distance: larger distances share one bucket.
+        reset: treatment of `[CLS]`, see `UntiedPositions`.
         rotary: RoPE in addition to untied positions.
         bidirectional: False for a decoder, whose queries never see later keys.
     """
@@ -56,7 +56,7 @@ class PositionSizes:
 
 
 class PositionEncoding(nn.Module):
-    """No positions: does nothing in all four places. Encodings override what they need."""
+    """Do nothing in all four places: no positions. Encodings override methods."""
 
     num_terms = 1
     #: column 0 is treated as `[CLS]`, whatever its token
@@ -89,9 +89,9 @@ def relative_position_buckets(
 ) -> Tensor:
     """Return the bucket, in [0, num_buckets), of each r = j - i in an integer tensor of any shape.
 
-    Near distances have a bucket each, far ones share buckets that grow with the logarithm of the distance; everything
-    beyond `max_distance` is in the last one. bidirectional: r <= 0 uses the lower half of the buckets, r > 0 the upper
-    half. Otherwise (decoders, which never see r > 0) all buckets serve the past. Float32 with truncation, as in T5.
+    Near distances have one bucket each, far distances share buckets that grow with their logarithm; all distances
+    beyond `max_distance` are in the last bucket. bidirectional: r <= 0 uses the lower half of the buckets, r > 0 the
+    upper half. Otherwise (decoders, which never see r > 0) all buckets are for the past. Float32, truncated as in T5.
     """
     offset = torch.zeros_like(relative_position)
     if bidirectional:
@@ -115,10 +115,10 @@ def reset_cls(scores: Tensor, from_cls: Tensor, to_cls: Tensor) -> Tensor:
 
 
 class RelativeTerm(nn.Module):
-    """b_{j-i}: one scalar per bucket and head, not scaled.
+    """Compute b_{j-i}: one scalar per bucket and head, not scaled.
 
     reset "official": constants for `[CLS]` as in TUPE's code; bucket `num_buckets // 2`, which no distance has, is
-    theta_1, and one more row is theta_2. "paper": zero there. None: `[CLS]` is like any other position.
+    theta_1, and one more row is theta_2. "paper": both are zero. None: `[CLS]` is like any other position.
     """
 
     def __init__(self, sizes: PositionSizes) -> None:
@@ -150,10 +150,10 @@ class RelativeTerm(nn.Module):
 
 
 class AbsoluteTerm(nn.Module):
-    """Equation (7), with the layer norm and the biases of TUPE's code, and with a reset equation (10).
+    """Compute equation (7), with the layer norm and the biases of TUPE's code, and with a reset equation (10).
 
-    With a reset the matrix has one row more, as in TUPE's code: row 0 is the vector of theta_1, row 1 that of theta_2
-    (the position of `[CLS]` itself needs none), and column i uses row i + 1. Otherwise column i uses row i.
+    With a reset the matrix has one row more, as in TUPE's code: row 0 is the vector of theta_1, row 1 the vector of
+    theta_2 (`[CLS]` has no vector), and column i uses row i + 1. Otherwise column i uses row i.
     """
 
     def __init__(self, sizes: PositionSizes) -> None:
@@ -181,9 +181,9 @@ class AbsoluteTerm(nn.Module):
 
 
 class UntiedPositions(PositionEncoding):
-    """TUPE-A, equation (10), and with buckets TUPE-R, equation (11).
+    """Compute TUPE-A, equation (10), and with buckets TUPE-R, equation (11).
 
-    sizes.reset is how `[CLS]` is treated:
+    sizes.reset is the treatment of `[CLS]`:
         official: the absolute and the relative term each have their own constants, as in TUPE's code;
         paper: the absolute constants replace the sum of both terms, as in (11);
         None (tie-cls): like any other position.
@@ -313,10 +313,10 @@ def _first_rows(embed_positions: nn.Embedding, tgt_len: int, thetas: int = 0) ->
 
 @dataclass(frozen=True)
 class EncodingKind:
-    """An entry of `POSITION_ENCODINGS`.
+    """Describe an entry of `POSITION_ENCODINGS`.
 
     Args:
-        name: in the paper.
+        name: name in the paper.
         family: beginning of the names of its --arch (`bert_a`: bert_a_base, ...).
         build: makes the module.
         relative: whether it has buckets of relative positions: "never", "always", or with --rel-pos ("optional").

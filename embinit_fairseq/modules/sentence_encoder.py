@@ -1,4 +1,4 @@
-"""A BERT-type sentence encoder with exchangeable position encoding (Ke et al. 2021).
+"""Define a BERT-type sentence encoder with exchangeable position encoding (Ke et al. 2021).
 
     x = drop(LN(positions.embed(E[tokens])));  x = layer(x) for each layer, all with one attention bias
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Sizes and options of a sentence encoder.
+    """Hold sizes and options of a sentence encoder.
 
     Args:
         layer: the configuration of every layer.
@@ -44,8 +44,8 @@ class EncoderConfig:
 class SentenceEncoder(nn.Module):
     """Embedding, (positions), (layer norm), dropout, (projection), padding to zero, layers, (layer norm of pre-LN).
 
-    In a batch with much padding everything but attention takes (N, C), not (batch, src_len, C). Embeddings of another
-    dimension than that of the layers are projected (ELECTRA's generator).
+    In a batch with much padding everything except attention takes (N, C), not (batch, src_len, C). Embeddings are
+    projected if their dimension differs from the layers' (ELECTRA's generator).
     """
 
     def __init__(self, cfg: EncoderConfig, embed_tokens: nn.Embedding, positions: PositionEncoding, bos: int) -> None:
@@ -72,7 +72,7 @@ class SentenceEncoder(nn.Module):
             return_all_hiddens: return the embeddings and the output of every layer, else an empty list.
 
         Raises:
-            DataError: for left padding, and for a first token other than `<s>` that is not masked.
+            DataError: padding is on the left, or a first token is neither `<s>` nor masked.
         """
         padding_mask, packing = self._padding(src_tokens, masked_tokens)
         x = self.positions.embed(self.embed_tokens(src_tokens))
@@ -115,7 +115,7 @@ class SentenceEncoder(nn.Module):
     def _padding(self, src_tokens: Tensor, masked_tokens: Tensor | None) -> tuple[Tensor | None, Packing | None]:
         """Return the padding mask (batch, src_len) or None, and the packing or None. Checks the first column.
 
-        All facts come from the device in one transfer.
+        All numbers come from the device in one transfer.
         """
         padding_mask = src_tokens.eq(self.padding_idx)
         first_is_other = src_tokens[:, 0].ne(self.bos)

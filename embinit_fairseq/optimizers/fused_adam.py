@@ -1,11 +1,11 @@
-"""`--optimizer fused_adam`: fairseq's `adam`, computed by PyTorch's fused kernel: one pass over the memory, not ten.
+"""Compute fairseq's `adam` by PyTorch's fused kernel (`--optimizer fused_adam`): one pass over the memory, not ten.
 
 fairseq divides by sqrt(v) + eps before it corrects the bias, PyTorch after:
 
     fairseq   p - lr sqrt(b2) / b1  m / (sqrt(v) + eps)              b1 = 1 - beta1^t, b2 = 1 - beta2^t
     PyTorch   p - lr / b1  m / (sqrt(v) / sqrt(b2) + eps')           the same with eps' = eps / sqrt(b2)
 
-So the kernel is given eps', and the results are equal to rounding. Weight decay is decoupled in both. The state has
+So the kernel takes eps', and the results are equal up to rounding. Weight decay is decoupled in both. The state has
 fairseq's format: either optimizer continues a training of the other.
 
 A parameter with an attribute `lr_scale` (`--embed-init-lr-scale`) has that multiple of the learning rate.
@@ -31,7 +31,7 @@ from embinit_fairseq.errors import OptionError
 
 @dataclass
 class FusedAdamConfig(FairseqDataclass):
-    """fairseq's options of `adam`, except the choice of an implementation."""
+    """Hold fairseq's options of `adam`, except the choice of an implementation."""
 
     adam_betas: Any = field(default=(0.9, 0.999), metadata={"help": "betas for Adam optimizer"})
     adam_eps: float = field(default=1e-8, metadata={"help": "epsilon for Adam optimizer"})
@@ -41,7 +41,7 @@ class FusedAdamConfig(FairseqDataclass):
 
 @register_optimizer("fused_adam", dataclass=FusedAdamConfig)
 class FusedFairseqAdam(FairseqAdam):
-    """fairseq's optimizer with another implementation of the step."""
+    """Replace the implementation of the step of fairseq's optimizer."""
 
     def __init__(self, cfg: FusedAdamConfig, params: Any) -> None:
         FairseqOptimizer.__init__(self, cfg)
@@ -56,12 +56,12 @@ class FusedFairseqAdam(FairseqAdam):
             torch._foreach_mul_(gradients, c.to(gradients[0].device) if torch.is_tensor(c) else c)
 
 
-# A checkpoint names the class of its optimizer, and fairseq continues a training only with that one.
+# A checkpoint names the class of its optimizer, and fairseq continues a training only with this class.
 FusedFairseqAdam.__name__ = FairseqAdam.__name__
 
 
 class FusedAdam(Adam):
-    """fairseq's Adam, which also computes the updates that the kernel cannot (half precision, sparse gradients)."""
+    """Update by the kernel, or by fairseq's Adam where the kernel cannot (half precision, sparse gradients)."""
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """Update all parameters that have a gradient."""

@@ -1,1 +1,1 @@
-"""Vocabulary surgery on trained fairseq models: expand, trim and transfer share `core.resized`."""
+"""Change the vocabulary of trained fairseq models: expand, trim and transfer share `core.resized`."""

@@ -1,8 +1,8 @@
 """Carry the record of how text is prepared (`preparation.json`) from an old dictionary to the new one.
 
 The steps stay; the segmentation is the one that was written with the new dictionary. The old record's raw lines are
-prepared again, and every new word is looked for in raw text: a word that is one subword of prepared text need not come
-out of raw text (`Queequeg` where text is lower-cased, `yahoo!` where Moses splits it).
+prepared again. Every new word is looked for in raw text: a word that is one subword of prepared text may be impossible
+in raw text (`Queequeg` if text is lower-cased, `yahoo!` if Moses splits it).
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ from embinit_fairseq.vocab.subword_styles import PREFIX, ignores_spaces, unescap
 logger = logging.getLogger(__name__)
 #: folder in the new folder for the files of the side that stays, whose names may be the same
 OTHER_SIDE = "other_side"
-#: patterns of the files that say how text is prepared
+#: patterns of the files that describe the preparation
 PREPARATION_FILES = (FILE, f"input0/{FILE}", *SEGMENTATION_FILES, STEP_FILES["tokenizer"].name, f"{OTHER_SIDE}/*")
 
 
-def old_preparation(old_model: OldModel, stated: str | None, given: Mapping[str, str]) -> Recorded | None:
-    """Return how the text of the dictionary that changes was prepared; None if nobody says it.
+def old_preparation(old_model: OldModel, stated: str | None, paths: Mapping[str, str]) -> Recorded | None:
+    """Return the preparation of the text of the dictionary that changes; None if it is unknown.
 
     Args:
         old_model: its checkpoint, dictionary and tensors.
         stated: value of --preparation.
-        given: option of a step -> path that the user gives.
+        paths: option of a step -> path that the user gives.
     """
     if stated is None:
         return find_preparation(old_model.dictionary, old_model.state)
     languages = old_model.builder.languages or ()
     lang = next((lang for lang, side in zip(languages, ("encoder", "decoder")) if side in old_model.sides), None)
-    steps = stated_steps(stated, lang, None, given)
-    return tried(Path(old_model.dictionary), steps, given, ())
+    steps = stated_steps(stated, lang, None, paths)
+    return tried(Path(old_model.dictionary), steps, paths, ())
 
 
 def old_segmentation(
-    old_model: OldModel, recorded: Recorded | None, stated: str | None, given: Mapping[str, str]
+    old_model: OldModel, recorded: Recorded | None, stated: str | None, paths: Mapping[str, str]
 ) -> Segmentation | None:
-    """Return the segmentation of the dictionary that changes: of the files that the user gives, else of the record.
+    """Return the segmentation of the dictionary that changes, by the user's files, else by the record.
 
     Args:
         old_model: its checkpoint, dictionary and tensors.
-        recorded: of `old_preparation`.
-        stated, given: as there.
+        recorded: result of `old_preparation`.
+        stated, paths: as for `old_preparation`.
     """
-    named = {} if recorded is None else {n: recorded.path_of(n, given.get(n)) for n in recorded.files if n in ARGUMENTS}
-    files = given or named
+    named = {} if recorded is None else {n: recorded.path_of(n, paths.get(n)) for n in recorded.files if n in ARGUMENTS}
+    files = paths or named
     segmentation = read_segmentation(files.get("codes"), files.get("model"), symbols=set(old_model.symbols))
     # path_of has compared these files with the hashes of the record
     is_recorded = stated is None and bool(named) and files.keys() <= named.keys()
@@ -84,13 +84,13 @@ def carry_preparation(
     segmentation: dict[str, Any] | None = None,
     words: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Write the record of the new dictionaries to `folder`; return what the command's record says of it.
+    """Write the record of the new dictionaries to `folder`; return its entries for the command's record.
 
     Args:
         old_model: its checkpoint, dictionary and tensors.
-        recorded: how the text of the dictionary that changes was prepared; None: nothing is written.
-        old: its segmentation, whose files for the new dictionary are in `folder`.
-        folder: of the new dictionaries.
+        recorded: preparation of the dictionary that changes; None: nothing is written.
+        old: segmentation of this dictionary, whose files for the new one are in `folder`.
+        folder: folder of the new dictionaries.
         made_by: the command, for people.
         segmentation: the record of the segmentation that is in `folder`.
         words: new words.
@@ -125,8 +125,8 @@ def _own(name: str, recorded: Recorded, old_model: OldModel) -> Recorded:
     """Return the record of one file of a joined dictionary: its own, else the same steps in the file's language.
 
     Args:
-        name: of the file.
-        recorded: of the file that the user gives, or stated, without examples.
+        name: name of the file.
+        recorded: preparation by the user's file or option, without examples.
         old_model: its checkpoint, dictionary and tensors.
     """
     file = (recorded.folder or Path(old_model.dictionary).parent) / name
@@ -156,14 +156,14 @@ def _copy(name: str, path: str, folder: Path) -> Path:
 def _brought(other: Recorded, old: Segmentation | None, folder: Path) -> Recorded:
     """Return the record of the other side after its files were copied to a folder in `folder`.
 
-    A record of a checkpoint does not say where they are: the file that the user gives for the side that changes may be
-    that of both. A file that is not found is named where it is expected.
+    The record of a checkpoint has no place of the files: the user's file for the side that changes may belong to both
+    sides. The record names the expected place of a file that is not found.
     """
     files = {}
     for name, file in other.files.items():
         place = folder / OTHER_SIDE
-        given = old.path if old is not None and old.option == name else None
-        for path in (None, given):
+        old_path = old.path if old is not None and old.option == name else None
+        for path in (None, old_path):
             with contextlib.suppress(DataError):
                 _copy(name, other.path_of(name, path), place)
                 break
@@ -177,10 +177,10 @@ def _brought(other: Recorded, old: Segmentation | None, folder: Path) -> Recorde
 
 
 def _missed(prepare: Preparation, words: Sequence[str], old: Segmentation | None) -> dict[str, list[str]]:
-    """Return word -> its symbols, for the new words that raw text with the word does not give.
+    """Return word -> its symbols, for new words that do not result from raw text with the word.
 
-    A word as Moses escapes it (`&apos;s`, `&amp;`) comes from text without the escape, perhaps next to a letter; a word
-    of a script without spaces may also be next to one.
+    A word that Moses escapes (`&apos;s`, `&amp;`) results from text without the escape, perhaps next to a letter. A
+    word of a script without spaces may also be next to a letter.
     """
     missed = {}
     for word in words:

@@ -1,4 +1,4 @@
-"""Old checkpoint + row map + new rows -> new checkpoint: the steps that expanding, trimming and transferring share."""
+"""Make a checkpoint from an old one, a row map and new rows: the common steps of expand, trim and transfer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Change:
     Args:
         old_row: (new N,) the row map: the old row of every new row, -1 for a row that is made.
         symbols: (new N,) the new symbols, with the symbols that the task appends.
-        text: of the new dict.txt.
+        text: content of the new dict.txt.
     """
 
     old_row: np.ndarray
@@ -58,7 +58,7 @@ class Change:
 
     @cached_property
     def made(self) -> np.ndarray:
-        """(k,) the new rows that are made, ascending."""
+        """Return (k,) the new rows that are made, ascending."""
         return np.flatnonzero(self.old_row < 0)
 
     def new_row_of(self, old_size: int) -> np.ndarray:
@@ -88,11 +88,11 @@ def resized(
         old_model: its checkpoint, dictionary and tensors.
         change: the row map.
         request: the options, a dataclass with `output` and `force`.
-        inputs: option -> file that was read.
+        inputs: option -> path of a file that was read.
         files: patterns of the files that the command writes; the first is the name of the record.
         make_rows: makes the rows `change.made`; None if there are none.
-        remedy: for an optimizer's state that cannot be resized.
-        prepare: writes how text is prepared to the folder, and returns it for the record; the checkpoint has it, too.
+        remedy: advice if the optimizer's state cannot be resized.
+        prepare: writes the record of the preparation to the folder, and returns its entries for the command's record.
 
     Raises:
         CheckpointError: the optimizer's state cannot be resized, or fairseq cannot load the result.
@@ -174,9 +174,9 @@ def _without_best(extra_state: Mapping[str, Any]) -> dict[str, Any]:
 
     Losses of another dictionary or text may all be worse, so that no checkpoint_best.pt would be written.
     """
-    kept = {key: value for key, value in extra_state.items() if key != "best"}
-    paused = {key: value for key, value in kept.items() if isinstance(value, dict) and "patience" in value}
-    return {**kept, **{key: {**value, "patience": {}} for key, value in paused.items()}}
+    state = {key: value for key, value in extra_state.items() if key != "best"}
+    paused = {key: value for key, value in state.items() if isinstance(value, dict) and "patience" in value}
+    return {**state, **{key: {**value, "patience": {}} for key, value in paused.items()}}
 
 
 def resize_tables(
@@ -201,10 +201,10 @@ def tensors_of(old_model: OldModel, state_dicts: Sequence[Mapping[str, Tensor]])
 
 
 def _with_options(old_model: OldModel, change: Change, output: Path) -> dict[str, Any]:
-    """Return the checkpoint with a copy of `cfg` and `args` that is true of the new dictionary.
+    """Return the checkpoint with a copy of `cfg` and `args` that fits the new dictionary.
 
-    Languages that fairseq inferred are named, so that `from_pretrained` needs no names of data files. Options that name
-    the old dictionary (--fixed-dictionary) name the new one. The record of `--embed-init` has the new rows.
+    Languages that fairseq inferred are named, so that `from_pretrained` needs no names of data files. Options with the
+    old dictionary (--fixed-dictionary) get the new one. The record of `--embed-init` gets the new rows.
     """
     state = old_model.state
     content = {**state, "cfg": copy.deepcopy(state.get("cfg")), "args": copy.deepcopy(state.get("args"))}
@@ -224,7 +224,7 @@ def _with_options(old_model: OldModel, change: Change, output: Path) -> dict[str
 
 
 def _store_preparation(old_model: OldModel, content: Mapping[str, Any], folder: Path) -> None:
-    """Replace the record of how text of the changed dictionaries is prepared; that of the other side stays."""
+    """Replace the preparation records of the changed dictionaries; the other side's record stays."""
     changed = {Path(name).name for name in (*old_model.changed_files, old_model.dictionary)}
     for node in option_nodes(content):
         if OPTION in node:
@@ -252,7 +252,7 @@ def _write_dictionaries(old_model: OldModel, change: Change, folder: Path) -> li
     written: dict[str, bytes] = {}
     for name, users in old_model.builder.files.items():
         labels = next((path / name for path in old.resolve().parents[:2] if (path / name).is_file()), None)
-        if name in old_model.changed_files:  # without languages it keeps its own name
+        if name in old_model.changed_files:  # without languages the dictionary keeps its name
             name = old.name if old_model.builder.languages == UNKNOWN_LANGUAGES else name
             written |= dict.fromkeys((name, name.removeprefix("input0/")), texts.of(users).encode())
         elif users and old_model.other_file is not None:

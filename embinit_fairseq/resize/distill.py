@@ -9,14 +9,14 @@ read, until both readings agree:
     h     (T, D)   last hidden states of the text in old subwords; they do not depend on E
     h*    (T*, D)  last hidden states of the same text with new words, T* <= T
     M              the positions i and j of the same text: all tokens that are in both, and a new word with the last of
-                   its subwords, as in the authors' code. The other subwords have no partner
+                   its subwords, as in Token Distillation's code. The other subwords have no partner
 
-The tokens after a new word attend to it; in encoders those before do, too. Language models: h of the decoder. Masked
+The tokens after a new word attend to it; in encoders the tokens before, too. Language models: h of the decoder. Masked
 models: h of the encoder, nothing is masked. Translation: h of the side whose dictionary changes, of the decoder after
-the whole source; of both sides L is the sum. There is no dropout. Positions are counted in the text with new
-words, as the model will be used: where they are vectors of their own, L does not reach 0.
+the whole source; if both change, L is the sum. There is no dropout. Positions are counted in the text with new words,
+as the model will be used: if positions are added to embeddings, L does not reach 0.
 
-E begins as the mean of the subwords. Adam, whose rate falls to 0 linearly.
+E begins as the mean of the subwords. The optimizer is Adam, whose rate falls to 0 linearly.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from embinit_fairseq.resize.symbol_tensors import embedding_names, output_names
 from embinit_fairseq.vocab.segmentation import Segmentation
 
 _MEASURED = 200  #: lines of the text on which KL is measured
-_SECONDS = 60.0  #: between two savings of the training's state
+_SECONDS = 60.0  #: seconds between two savings of the training's state
 Update = list[Sentence]
 #: shows progress over updates
 Progress = Callable[[Sequence[Update]], Iterable[Update]]
@@ -63,7 +63,7 @@ class Saved:
     Args:
         path: the file.
         key: describes options and input files; the state of another training is ignored.
-        seconds: between two savings.
+        seconds: time between two savings.
     """
 
     path: Path
@@ -71,7 +71,7 @@ class Saved:
     seconds: float = _SECONDS
 
     def load(self) -> dict[str, Any]:
-        """Return what `save` wrote; empty if there is nothing that can be read."""
+        """Return the content that `save` wrote; empty if there is no readable file."""
         try:
             state = torch.load(self.path, weights_only=True) if self.path.exists() else {}
         except (EOFError, RuntimeError, UnpicklingError):  # cut off by a failure of power
@@ -89,11 +89,11 @@ class Distillation:
     """Hold the options of the training.
 
     Args:
-        text: one file; of translation, source and target (the source alone if only its dictionary changes).
-        sentences: of the text, the first ones in which each word occurs.
+        text: one file; of a translation model source and target (only the source if only its dictionary changes).
+        sentences: how many of the first sentences with a new word are used, per word.
         epochs: passes over these sentences.
         lr: Adam's rate at the beginning.
-        tokens: of old text, in an update.
+        tokens: tokens of old text in an update.
     """
 
     text: tuple[str, ...]
@@ -117,14 +117,14 @@ def distill(
     Args:
         old_model: its checkpoint, dictionary and tensors.
         change: the rows of the new words.
-        recipe: of `distill`, with the words' subwords.
+        recipe: recipe of the method `distill`, with the words' subwords.
         segmentation: segments the text of the sides that change; None: the text is segmented.
         settings: the options.
         progress: shows progress over updates.
-        saved: where a killed training continues from.
+        saved: state from which a killed training continues.
 
     Raises:
-        DataError: the text is not of the dictionary, or a new word does not occur in it.
+        DataError: the text does not fit the dictionary, or lacks a new word.
         OptionError: the model has no hidden states to compare, or an option does not fit.
     """
     begin = time.process_time()
@@ -174,7 +174,7 @@ def _before_training(old_model: OldModel, recipe: Recipe) -> Recipe:
 
 
 def _changed_inputs(old_model: OldModel, texts: Sequence[str]) -> list[str]:
-    """Return the arguments of the model whose dictionary changes; raise OptionError for a model that is not served."""
+    """Return the arguments of the model whose dictionary changes; raise OptionError for an unsuitable model."""
     model, name = old_model.model, type(old_model.model).__name__
     translates = isinstance(model, FairseqEncoderDecoderModel)
     needed = dict.fromkeys(INPUT_SIDES if translates else ("src_tokens",))
@@ -194,7 +194,7 @@ def _changed_inputs(old_model: OldModel, texts: Sequence[str]) -> list[str]:
 
 
 def make_updates(sentences: Sequence[Sentence], tokens: int, generator: np.random.Generator) -> list[Update]:
-    """Return the sentences of each update of an epoch: in random order, at least `tokens` together."""
+    """Return the sentences of each update of an epoch, in random order, with at least `tokens` tokens per update."""
     updates: list[Update] = [[]]
     for number in generator.permutation(len(sentences)):
         if sum(sentence.tokens for sentence in updates[-1]) >= tokens:
@@ -275,12 +275,12 @@ def train(
 
     Args:
         model: without dropout (eval).
-        names: of the matrices.
+        names: names of the matrices.
         made: (k,) the rows that are trained.
         updates: sentences of every update.
         lr: Adam's rate, which falls to 0.
         progress: shows progress.
-        saved: where a killed training continues from; None: nothing is saved.
+        saved: state from which a killed training continues; None: nothing is saved.
 
     Raises:
         OptionError: L is not finite.

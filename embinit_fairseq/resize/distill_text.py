@@ -57,12 +57,12 @@ def read_columns(
     Args:
         texts: files, the source first.
         old_model: its checkpoint, dictionary and tensors.
-        dictionaries: of the model with the new words, of the source first.
+        dictionaries: dictionaries of the model with the new words, the source's first.
         subwords: row of a new word -> rows of its subwords.
-        segmentation: segments the texts of the sides that change; None: they are segmented.
+        segmentation: segments the texts of the sides that change; None: the texts are segmented.
 
     Raises:
-        DataError: a text has no words, words that are not in the dictionary, or, given a segmentation, is segmented.
+        DataError: a text has no words, has words that are not in the dictionary, or is segmented already.
     """
     columns = []
     for path, dictionary, side in zip(texts, dictionaries, ("encoder", "decoder")):
@@ -109,7 +109,7 @@ def read_sentences(
         inputs: arguments of the model for each sentence, in old subwords.
         names: the arguments whose dictionary changes.
         subwords: row of a new word -> rows of its subwords.
-        symbols: of the new dictionary.
+        symbols: symbols of the new dictionary.
         texts: the files, for messages.
         most: sentences for each word.
 
@@ -117,8 +117,8 @@ def read_sentences(
         DataError: a new word is in no sentence.
     """
     joiner = Joiner(subwords, symbols)
-    sentences, found = choose((joiner.sentence(row, names) for row in inputs), most)
-    missing = [symbols[row] for row in subwords if not found[row]]
+    sentences, counts = choose((joiner.sentence(row, names) for row in inputs), most)
+    missing = [symbols[row] for row in subwords if not counts[row]]
     if missing:
         raise DataError(
             f"{FLAG} {' '.join(texts)}: it lacks {len(missing):,} of {counted(len(subwords), 'new word')} "
@@ -134,7 +134,7 @@ class Joiner:
 
     Args:
         subwords: row of a new word -> rows of its subwords.
-        symbols: of the new dictionary.
+        symbols: symbols of the new dictionary.
     """
 
     def __init__(self, subwords: Mapping[int, Sequence[int]], symbols: Sequence[str]) -> None:
@@ -146,7 +146,7 @@ class Joiner:
         self._is_inside = [style == "wordpiece" and token.initial is False for token in tokens]
 
     def join(self, ids: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return (ids with new words, the position in `ids` of each: of a new word that of its last subword)."""
+        """Return (ids with new words, the position of each in `ids`; a new word has its last subword's position)."""
         joined, last, at = [], [], 0
         while at < len(ids):
             row, end = ids[at], at + 1
@@ -164,7 +164,7 @@ class Joiner:
         return not (start and self._is_open[ids[start - 1]]) and not (end < len(ids) and self._is_inside[ids[end]])
 
     def sentence(self, inputs: dict[str, list[int]], names: Sequence[str]) -> Sentence:
-        """Return a sentence in both segmentations; names: of the arguments whose dictionary changes."""
+        """Return a sentence in both segmentations. names: arguments whose dictionary changes."""
         joined = {name: self.join(inputs[name]) for name in names}
         new = inputs | {name: ids for name, (ids, _) in joined.items()}
         if "src_lengths" in new:
@@ -174,7 +174,7 @@ class Joiner:
 
 
 def choose(sentences: Iterable[Sentence], most: int) -> tuple[list[Sentence], Counter[int]]:
-    """Return the first sentences with each new word, up to `most` of each, and in how many of them each word is."""
+    """Return the first `most` sentences with each new word, and the number of chosen sentences per word."""
     chosen, counts = [], Counter[int]()
     for sentence in sentences:
         if any(counts[word] < most for word in sentence.words):

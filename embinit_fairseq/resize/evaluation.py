@@ -1,4 +1,4 @@
-"""Read a text as batches for a model as it is used: the next word, a masked word, or a translation.
+"""Read a text as batches in which a model predicts the next word, a masked word, or a translation.
 
 Sentences of the same length are a batch, so that no model sees padding.
 """
@@ -21,10 +21,10 @@ from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.io import read_lines
 from embinit_fairseq.vocab.text_checks import check_tokens, count_tokens
 
-_LOGITS = 16_000_000  #: of a batch, at most (64 MB)
-_MASK_EVERY = 7  #: words; about the 15 % of BERT
-#: arguments of a translation model; the side whose dictionary an input's tokens are of (None: no tokens). The tokens of
-#: models with one dictionary are of both sides.
+_LOGITS = 16_000_000  #: largest number of logits of a batch (64 MB)
+_MASK_EVERY = 7  #: one masked word per so many words: about the 15 % of BERT
+#: argument of a translation model -> the side whose dictionary its tokens belong to (None: no tokens). In models with
+#: one dictionary they belong to both sides.
 INPUT_SIDES = {"src_tokens": "encoder", "src_lengths": None, "prev_output_tokens": "decoder"}
 
 
@@ -69,7 +69,7 @@ class Text:
     too_long: int
 
 
-#: a sentence: tokens (or lengths) per input, and where logits count
+#: a sentence: tokens (or lengths) per input, and the positions whose logits count
 Row = tuple[dict[str, list[int]], list[bool]]
 
 
@@ -77,11 +77,11 @@ def read_text(model: Any, softmax: bool, size: int, old: Any, task: Any, paths: 
     """Return the text as batches for a model.
 
     Args:
-        model: takes one file, or two if it translates.
+        model: the model, which takes one file, or two if it translates.
         softmax: True if the symbols that change are outputs.
         size: number of symbols of the larger dictionary.
         old: the task of the training, for whose dictionary the text is prepared.
-        task: the task with the dictionary that the text is read with; words that it lacks are `<unk>`.
+        task: the task whose dictionary reads the text; missing words are `<unk>`.
         paths: files of segmented text, a sentence per line.
 
     Raises:
@@ -123,7 +123,7 @@ def rows_of(
     dictionaries: Sequence[Any],
     flag: str = "--verify",
 ) -> tuple[list[Row], int]:
-    """Return sentences as a model is used (next word, masked word, translation), and the number of pairs too long."""
+    """Return sentences for prediction (next word, masked word, translation), and the number of too long pairs."""
     if isinstance(model, FairseqEncoderDecoderModel):
         return pairs(model.max_positions(), columns, paths, dictionaries, flag)
     if isinstance(model, FairseqLanguageModel):
@@ -199,7 +199,7 @@ def pairs(
 
 
 def masked(sentences: list[np.ndarray], dictionary: Any) -> list[Row]:
-    """Return `<s> ... </s>` with every seventh word masked, beginning at another one in each sentence."""
+    """Return `<s> ... </s>` with every seventh word masked; the first masked word differs between sentences."""
     rows: list[Row] = []
     mask = dictionary.index("<mask>")
     for number, ids in enumerate(sentences):

@@ -45,7 +45,7 @@ from embinit_fairseq.vocab.subword_styles import PREFIX, detect_style
 _COUNT = re.compile(r"-?\d+(?:\.\d+)?")
 #: patterns of the files in the output folder, the record first
 FILES = ("expansion.json", *CHECKPOINT_FILES, "verify.json", "verify.png", *PREPARATION_FILES)
-_NAMED = 20  #: words of a message
+_NAMED = 20  #: largest number of words in a message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,14 +67,14 @@ class ExpandRequest(MethodRequest):
 
     @property
     def distillation(self) -> dict[str, Any]:
-        """Return the options --distill-<name> that are given, by name."""
-        given = {name: getattr(self, f"distill_{name}") for name in ("text", *DISTILL)}
-        return {name: value for name, value in given.items() if value not in (None, ())}
+        """Return the user's options --distill-<name>, by name."""
+        options = {name: getattr(self, f"distill_{name}") for name in ("text", *DISTILL)}
+        return {name: value for name, value in options.items() if value not in (None, ())}
 
 
 @dataclass(frozen=True)
 class Expansion:
-    """Hold the old model, the rows of the new words, what they start from, and how they are made."""
+    """Hold the old model, the rows of the new words, their initial values, and the recipe."""
 
     old_model: OldModel
     change: Change
@@ -131,7 +131,7 @@ def expanding(request: ExpandRequest, progress: Progress = list) -> Iterator[tup
 def _words_and_segmentation(
     request: ExpandRequest, old_model: OldModel
 ) -> tuple[list[NewWord], Recorded | None, Segmentation | None]:
-    """Return the new words, and how the old text was prepared and segmented, if that is known."""
+    """Return the new words, and the preparation and segmentation of the old text, if known."""
     words = read_words(request.words, set(old_model.symbols))
     files = given_files(request)
     recorded = old_preparation(old_model, request.preparation, files)
@@ -151,7 +151,7 @@ def _prepare(
     segmentation: Segmentation | None,
     folder: Path,
 ) -> dict[str, Any]:
-    """Write how text is segmented and prepared to the new folder, and return what the record says of it."""
+    """Write segmentation and preparation of text to the new folder; return their entries for the record."""
     made, new = None, [word.text for word in words]
     if segmentation is not None:
         symbols = text_symbols(old_model.vocabulary)
@@ -185,7 +185,7 @@ def _check_distillation(request: ExpandRequest) -> None:
 
 @dataclass(frozen=True)
 class NewWord:
-    """Hold a line of the list. subwords: the word's subwords, empty if the line has none."""
+    """Hold a line of the list of words. subwords: the word's subwords, empty if the line has none."""
 
     text: str
     line: int
@@ -196,11 +196,11 @@ def read_words(path: str, symbols: Collection[str]) -> list[NewWord]:
     """Read lines `word` or `word<TAB>subword subword ...`; empty lines are skipped.
 
     Args:
-        path: the list.
-        symbols: of the dictionary, appended ones included.
+        path: the list of words.
+        symbols: the dictionary's symbols, appended ones included.
 
     Raises:
-        DataError: a word is in the dictionary, is there twice, or cannot be a symbol; names file and line.
+        DataError: a word is in the dictionary, is repeated, or cannot be a symbol; names file and line.
     """
     words: dict[str, NewWord] = {}
     present: dict[int, str] = {}
@@ -282,7 +282,7 @@ def place_words(old_model: OldModel, words: Sequence[str]) -> Change:
 def _method_inputs(
     request: ExpandRequest, spec: SourceSpec | None, old_model: OldModel, change: Change, subwords: Sequence[np.ndarray]
 ) -> MethodInputs:
-    """Return what the rows of the new words start from. subwords: the old rows of each word's subwords."""
+    """Return the inputs of the method for the new words. subwords: the old rows of each word's subwords."""
     old, size = old_model.vocabulary, len(change.symbols) - (len(old_model.symbols) - len(old_model.vocabulary))
     trained = np.setdiff1d(np.arange(len(old_model.symbols)), np.flatnonzero(old.filler))
     averaged = rows_to_average(old, request.average_over, trained)
@@ -330,9 +330,9 @@ def _listed(words: Collection[NewWord], subwords: Mapping[NewWord, str] | None =
 def fitting_segmentation(
     segmentation: Segmentation | None, words: Sequence[NewWord], symbols: Collection[str]
 ) -> Segmentation | None:
-    """Return the segmentation; if the dictionary lacks subwords of the words, the one that splits these further.
+    """Return the segmentation; if the dictionary lacks subwords of the words, one that splits them further.
 
-    Codes of two languages make subwords that text of one language never had. A dictionary of its own lacks them.
+    Codes of two languages make subwords that text of one language never had. The dictionary of one language lacks them.
     """
     if segmentation is not None:
         made = {subword for word in words if not word.subwords for subword in segmentation.segment_symbol(word.text)}

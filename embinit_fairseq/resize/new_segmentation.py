@@ -5,8 +5,8 @@ segmentation is written with the dictionary and read back. Is every new word one
 before, except where a new word is?
 
 A subword that the dictionary has lost but the segmenter still produces is `<unk>`. So the segmentation is restricted to
-the subwords that stay, and subwords that spell the others stay, too, mostly single characters: a text of characters
-that stay has no `<unk>` that it did not have before.
+the subwords that stay. Subwords that spell the removed ones stay, too, mostly single characters. A text of characters
+that stay gets no new `<unk>`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def write_segmentation(
         output: name that the folder will have.
 
     Raises:
-        DataError: a text is segmented already, or a sentence changes where no new word is.
+        DataError: a text is segmented already, or a part of a sentence without a new word changes.
     """
     new = segmentation.write(words, folder)
     around = next((new.text_of(symbol) for symbol in symbols if _is_whole(new, symbol, "")), "")
@@ -63,7 +63,7 @@ def _written(new: Segmentation, folder: Path, output: str) -> dict[str, Any]:
 
 
 def is_reachable(segmentation: Segmentation, word: str, around: str) -> bool:
-    """Return True if text gives the word: between spaces or, in scripts that have none, after a letter."""
+    """Return True if text can become the word: between spaces or, in scripts without spaces, after a letter."""
     after_letter = f"a{segmentation.text_of(word)}" if ignores_spaces(word) else ""
     return _is_whole(segmentation, word, around) or word in segmentation.segment(after_letter)
 
@@ -79,7 +79,7 @@ def _is_whole(segmentation: Segmentation, word: str, around: str) -> bool:
 def compare(
     old: Segmentation, new: Segmentation, words: Collection[str], texts: Sequence[str], symbols: Collection[str]
 ) -> dict[str, Any]:
-    """Segment texts with both and count; raise DataError for a sentence that changes where no new word is."""
+    """Segment texts with both segmentations and count; raise DataError if a part without a new word changes."""
     words, sentences, changed, inside = frozenset(words), 0, 0, Counter[str]()
     counts = {"before": Counter[str](), "after": Counter[str]()}
     for path in texts:
@@ -131,24 +131,24 @@ def only_joined(before: Sequence[str], after: Sequence[str], words: Collection[s
 
 
 def symbols_that_spell(
-    segmentation: Segmentation, kept: Collection[str], symbols: Sequence[str], texts: Iterable[str]
+    segmentation: Segmentation, kept_symbols: Collection[str], symbols: Sequence[str], texts: Iterable[str]
 ) -> list[str]:
-    """Return symbols that must stay, too, so that subwords that stay spell every other one of the same characters.
+    """Return further symbols that must stay, so that subwords that stay spell removed symbols of the same characters.
 
     Args:
         segmentation: the old one.
-        kept: symbols that stay in any case.
+        kept_symbols: symbols that stay in any case.
         symbols: the old dictionary's symbols that mean text.
         texts: words of characters that count as kept; they need not be symbols.
     """
     characters = set().union(*map(segmentation.surface, texts))
-    length = {symbol: len(segmentation.surface(symbol)) for symbol in symbols if symbol not in kept}
+    length = {symbol: len(segmentation.surface(symbol)) for symbol in symbols if symbol not in kept_symbols}
     removed = [symbol for symbol in length if characters.issuperset(segmentation.surface(symbol))]
     # characters, bytes, and runs that the model of the text does not know, which it leaves whole
     added = [symbol for symbol in removed if length[symbol] < 2 or segmentation.is_unknown(symbol)]
     removed = [symbol for symbol in removed if length[symbol] > 1 and segmentation.makes(symbol)]
     while removed:  # the shortest first, since longer ones may consist of them
-        stays = frozenset({*kept, *added})
+        stays = frozenset({*kept_symbols, *added})
         split = segmentation.restricted(stays).split
         # the segmenter may split a symbol that stays, if other merges come first
         removed = [symbol for symbol in removed if symbol not in stays and not stays.issuperset(split(symbol))]
@@ -158,14 +158,19 @@ def symbols_that_spell(
 
 
 def write_restricted(
-    old: Segmentation, symbols: Collection[str], kept: Collection[str], texts: Sequence[str], folder: Path, output: str
+    old: Segmentation,
+    symbols: Collection[str],
+    new_symbols: Collection[str],
+    texts: Sequence[str],
+    folder: Path,
+    output: str,
 ) -> dict[str, Any]:
     """Write the segmentation of a smaller dictionary to `folder`, read it back and return its record.
 
     Args:
         old: the segmentation of the old dictionary.
-        symbols: of the lines of the old dictionary.
-        kept: the symbols of the new dictionary.
+        symbols: symbols of the lines of the old dictionary.
+        new_symbols: the symbols of the new dictionary.
         texts: files of segmented text.
         folder: an existing folder.
         output: name that the folder will have.
@@ -173,14 +178,14 @@ def write_restricted(
     Raises:
         DataError: a text has a character that only the old segmentation spells.
     """
-    new = old.restricted(frozenset(kept)).write((), folder)
+    new = old.restricted(frozenset(new_symbols)).write((), folder)
     counts, gone = Counter(lines=0, changed=0, subwords=0, unknown_before=0, unknown_after=0), set[str]()
     for path in texts:
         for number, line in read_lines(path, DataError, "--keep-text"):
             text = old.text_of(old.join(line.split()))
             before, after = old.symbols_of(text), new.symbols_of(text)
             unknown_before = [subword for subword in before if subword not in symbols]
-            unknown_after = [subword for subword in after if subword not in kept]
+            unknown_after = [subword for subword in after if subword not in new_symbols]
             characters = {*"".join(map(old.surface, unknown_after))}
             if lost := characters - {*"".join(map(old.surface, unknown_before))}:
                 raise DataError(

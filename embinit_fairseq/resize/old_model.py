@@ -32,15 +32,15 @@ class OldModel:
 
     Args:
         state: content of the checkpoint; its tensors are on disk until they are used.
-        builder: builds its model with other dictionaries.
+        builder: builds the checkpoint's model with other dictionaries.
         dictionary: path of the `dict.txt` that changes.
-        vocabulary: its content.
+        vocabulary: content of this dictionary.
         sides: "encoder", "decoder" or both: the sides that use the dictionary.
         texts: the dictionaries of both sides; the other side's may be made up.
         other_file: the other side's dictionary, if there is one next to `dictionary`.
-        symbols: (old N,) of the dictionary, then symbols that the task appends.
-        model: as fairseq loads it.
-        tables: its tensors with one row per symbol.
+        symbols: (old N,) the dictionary's symbols, then symbols that the task appends.
+        model: the model, loaded by fairseq.
+        tables: the model's tensors with one row per symbol.
         softmax: True if the symbols are outputs.
     """
 
@@ -96,8 +96,8 @@ class Request:
     """Hold the options that all changes of a vocabulary share.
 
     Args:
-        checkpoint: written by fairseq-train.
-        dictionary: its dict.txt, or that of one side.
+        checkpoint: a checkpoint of fairseq-train.
+        dictionary: the checkpoint's dict.txt, or that of one side.
         output: the new folder.
         side: encoder, decoder, both, or None to find out.
         user_dir: another plugin that the model needs.
@@ -116,8 +116,8 @@ class Request:
 
         Args:
             files: patterns of the files that the command writes.
-            options: names of the options that name a file or several.
-            more: name -> further file or folder that is read.
+            options: names of the options for input files.
+            more: name -> further input file or folder.
         """
         inputs: dict[str, str | None] = {"checkpoint": self.checkpoint, "dictionary": self.dictionary}
         for name in options:
@@ -130,7 +130,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class MethodRequest(MethodOptions, Request):
-    """Hold the options of a method, and those of every change of a vocabulary."""
+    """Hold the options of a method, and the options of every change of a vocabulary."""
 
     @staticmethod
     def spelled(option: str) -> str:
@@ -189,7 +189,7 @@ def check_order(where: str, symbols: Sequence[str], vocabulary: Vocabulary) -> N
 
 
 def symbols_of_side(task: Any, sides: tuple[str, ...]) -> list[str]:
-    """Return the symbols of a task's dictionary of the first of these sides."""
+    """Return the symbols of a task's dictionary for the first of these sides."""
     return list(dictionaries_of(task)["encoder" not in sides].symbols)
 
 
@@ -252,7 +252,7 @@ def _embedding_matrix(path: str, weights: Mapping[str, Tensor], prefix: str) -> 
 
 
 def _check_neighbours(builder: Builder, path: str, vocabulary: Vocabulary, wanted: list[str]) -> None:
-    """Raise OptionError if file names show that a dictionary of the right size is not that of these sides.
+    """Raise OptionError if file names show that a dictionary of the right size belongs to another side.
 
     Two dictionaries of one size fit both sides, but their names say the language. If the files of all languages are in
     one folder, a dictionary for all of them must be equal to them.
@@ -275,7 +275,7 @@ def _check_neighbours(builder: Builder, path: str, vocabulary: Vocabulary, wante
 def _other_dictionary(builder: Builder, path: str, sides: tuple[str, ...], rows: int) -> tuple[Path | None, str]:
     """Return (file, text) of the other side's dictionary with `rows` rows.
 
-    It is the file next to `path` if that fits, else made-up symbols, which only have the right number.
+    The text is that of the file next to `path` if it fits, else made-up symbols of the right number.
     """
     others = [name for name, users in builder.files.items() if users and not users & {*sides}]
     for file in (Path(path).parent / name for name in others):

@@ -1,8 +1,8 @@
 """Give an optimizer's state other rows: moments, Adafactor's factors, one flat vector in half-precision training.
 
 torch's and fairseq's optimizers number parameters by their order, and keep tensors of the shape of each parameter.
-fairseq restores the number of updates and the learning-rate schedule only together with this state. A state that is not
-understood is refused, not guessed.
+fairseq restores the number of updates and the learning-rate schedule only together with this state. A state of unknown
+form is refused.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from embinit_fairseq.resize.symbol_tensors import embedding_names, with_rows
 
-_MOST_FROZEN = 4  #: embedding matrices of one model that may have been frozen
+_MOST_FROZEN = 4  #: largest number of frozen embedding matrices of a model
 
 
 class UnknownStateError(Exception):
-    """Signal an optimizer's state that is not understood; the message is the reason."""
+    """Signal an optimizer's state of unknown form; the message is the reason."""
 
 
 #: (name, shape) of every parameter in the optimizer's order
@@ -43,7 +43,7 @@ def resize_optimizer(
         old_row: (new N,) the row map.
 
     Raises:
-        UnknownStateError: the state is not understood.
+        UnknownStateError: the state has an unknown form.
     """
     groups, moments = state.get("param_groups"), state.get("state")
     if not isinstance(groups, list) or not isinstance(moments, dict) or not all(type(key) is int for key in moments):
@@ -69,7 +69,7 @@ def _trained(
 ) -> Parameters:
     """Return the parameters that the optimizer counts: all, or all but frozen tables. A criterion's may follow.
 
-    The choice must agree with the shapes of the moments. If several do, they must have the tables at the same places.
+    The choice must agree with the shapes of the moments. If several choices agree, they must have equal table indices.
     """
     freezable = [name for name, _ in parameters if name in tables or name in embeddings]
     fitting: list[Parameters] = []
@@ -121,7 +121,7 @@ def _moments(held: Mapping[str, Any], shape: tuple[int, ...], old_row: np.ndarra
 def _flat(
     held: Mapping[str, Any], parameters: Parameters, tables: Collection[str], old_row: np.ndarray
 ) -> dict[str, Any]:
-    """Return the state of one vector that has all parameters one after the other; a criterion's may follow."""
+    """Return the state of one vector of all concatenated parameters; a criterion's parameters may follow."""
     sizes = [int(np.prod(shape)) for _, shape in parameters]
     resized: dict[str, Any] = {}
     for name, value in held.items():

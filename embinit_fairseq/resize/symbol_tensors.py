@@ -1,7 +1,7 @@
-"""Tensors of a model that have one row per symbol: embedding matrices, output layers, output biases.
+"""Find the tensors of a model with one row per symbol: embedding matrices, output layers, output biases.
 
-Names and numbers of rows do not tell (a dimension may equal the number of symbols), but the model does: it is built
-again with one symbol more, and the tensors that became longer belong to the dictionary.
+Names and numbers of rows prove nothing (a dimension may equal the number of symbols). So the model is built again with
+one symbol more, and the tensors that became longer belong to the dictionary.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class SymbolTensor:
     """Hold the names of a tensor with one row per symbol.
 
     Args:
-        names: in the model; several if it is tied.
-        keys: in the checkpoint.
+        names: names in the model; several if the tensor is tied.
+        keys: keys in the checkpoint.
         is_output: True if it is not (only) an embedding matrix.
     """
 
@@ -40,7 +40,7 @@ class SymbolTensor:
         return self.names[0]
 
     def keys_in(self, weights: Mapping[str, Any]) -> list[str]:
-        """Return the table's keys in a state dict; an average's may have names that the checkpoint lacks."""
+        """Return the table's keys in a state dict; an average may have names that the checkpoint lacks."""
         return [key for key in dict.fromkeys((*self.keys, *self.names)) if key in weights]
 
 
@@ -52,7 +52,7 @@ def find_symbol_tensors(
     Args:
         path: the checkpoint, for messages.
         model: the model of the checkpoint.
-        longer_model: the same with one symbol more.
+        longer_model: the model with one symbol more.
         weights: the checkpoint's state dict.
         size: number of symbols.
 
@@ -101,8 +101,8 @@ def embedding_names(model: nn.Module) -> set[str]:
 def output_names(model: nn.Module, tables: Sequence[SymbolTensor]) -> set[str]:
     """Return the names of the tables on which logits depend.
 
-    They are those that are not only embedding matrices; all, if none of these is a matrix: then the model computes its
-    logits by its embedding matrices.
+    These are the tables that are not only embedding matrices. If none of them is a matrix, they are all tables: the
+    model then computes its logits by its embedding matrices.
     """
     shapes = {name: value.dim() for name, value in model.state_dict().items()}
     outputs = {table.name for table in tables if table.is_output}
@@ -123,7 +123,7 @@ def check_tied_copies(
         of = f"{path}: {average} " if average else f"{path}: "
         for keys in (table.keys_in(weights) for table in tables):
             for key in keys:
-                # in parts, since the answer takes as much memory as the tensor; <pad>, too, is averaged and read
+                # in parts, since the result takes as much memory as the tensor; <pad>, too, is averaged and read
                 if not all(torch.isfinite(part).all() for part in weights[key].split(4096)):
                     raise CheckpointError(
                         f"{of}{key} holds NaN or infinity; name an earlier checkpoint of the training"
@@ -147,7 +147,7 @@ def with_rows(old: Tensor, old_row: np.ndarray, new: np.ndarray | float = 0.0) -
 
     Args:
         old: the old tensor.
-        old_row: (new N,) the old row of every new row, -1 for a new one.
+        old_row: (new N,) the old row of every row, -1 for a new row.
         new: (k, ...) the new rows, or one number for all of them.
     """
     result = old[torch.from_numpy(old_row).clamp(min=0)]

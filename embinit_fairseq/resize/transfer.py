@@ -32,7 +32,7 @@ from embinit_fairseq.vocab.subword_styles import CONTINUES, PREFIX, Token, begin
 
 #: patterns of the files in the output folder, the record first
 FILES = ("transfer.json", *CHECKPOINT_FILES, *PREPARATION_FILES)
-_EXAMPLES, _PARTS = 8, 5  #: in the record: words of each kind, and old words of one
+_EXAMPLES, _PARTS = 8, 5  #: numbers in the record: words of each kind, and old words per word
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class TransferRequest(MethodRequest):
 
 @dataclass(frozen=True)
 class Transfer:
-    """Hold the old model, how the new rows are made, and the change. The row map has the rows that copy an old row."""
+    """Hold the old model, the recipe of the new rows, and the change. The row map has the rows that are copied."""
 
     old_model: OldModel
     old: Symbols
@@ -76,7 +76,7 @@ def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dic
         CheckpointError, DataError, OptionError, OutputError, VectorFileError: naming file or option and remedy;
             nothing is written.
     """
-    # 0. What the options say, before any work
+    # 0. The options, before any work
     spec = request.check_method()
     if not request.chosen.needs_subwords and (request.old_bpe_codes or request.old_sentencepiece_model) is not None:
         raise OptionError(f"{request.segmented_by}: --method {request.method} segments no words; leave it out")
@@ -88,7 +88,7 @@ def transferring(request: TransferRequest) -> Iterator[tuple[Transfer, Path, dic
     names = old_model.symbols_of(old_model.builder.set_up(old_model.texts_with(text)))
     old = symbols_of(old_model.symbols, old_model.vocabulary)
     new = symbols_of(names, vocabulary)
-    # 2. The words that both have
+    # 2. The words in both dictionaries
     shared = shared_rows(old, new, (f"--dict {request.dictionary}", f"--new-dict {request.new_dict}"))
     _check_dictionaries(request, vocabulary, old, new, shared)
     # 3. W: shared words keep their rows, the others are combinations of old rows, or are drawn
@@ -132,7 +132,7 @@ def _check_dictionaries(
 
 
 def _old_segmentation(request: TransferRequest, old: Vocabulary) -> Callable[[Token], list[str]] | None:
-    """Return how the old text was segmented, for the text of a new symbol; None if no option says it."""
+    """Return the segmentation of the old text as a function of a new symbol's token; None without such an option."""
     flags = ("--old-bpe-codes", "--old-sentencepiece-model")
     segmentation = read_segmentation(request.old_bpe_codes, request.old_sentencepiece_model, flags)
     if segmentation is None:

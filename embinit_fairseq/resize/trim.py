@@ -1,9 +1,9 @@
 """Remove words from the dictionary of a trained model (`embinit trim-vocab`).
 
-The rows of the removed words are removed from every table. The new model is the old one, given that the next word is
-one that stays: its softmax has fewer logits, all as they were, so that KL(new || old) = -log P_old(kept words) for
-every prefix of kept words. Nothing is trained or approximated. The segmentation that makes no removed subword is
-written next to the model.
+The rows of the removed words are removed from every table. The new model is the old one under the condition that the
+next word stays: its softmax has fewer logits, which are unchanged, so that KL(new || old) = -log P_old(kept words) for
+every prefix of kept words. Nothing is trained or approximated. A segmentation without the removed subwords is written
+next to the model.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ def trimming(request: TrimRequest) -> Iterator[tuple[OldModel, Change, Path, dic
     # 3. The new checkpoint, written and loaded by fairseq, with its segmentation, under a temporary name
 
     def prepare(folder: Path) -> dict[str, Any]:
-        """Write how text is segmented and prepared to the new folder, and return what the record says of it."""
+        """Write segmentation and preparation of text to the new folder; return their entries for the record."""
         made = None
         if segmentation is not None:
             symbols = {*old_model.vocabulary.symbols[len(SPECIAL_SYMBOLS) :]}  # `<mask>` may be a piece
-            kept = symbols.intersection(change.symbols)
-            made = write_restricted(segmentation, symbols, kept, request.keep_text, folder, request.output)
+            kept_symbols = symbols.intersection(change.symbols)
+            made = write_restricted(segmentation, symbols, kept_symbols, request.keep_text, folder, request.output)
             made["kept_to_spell"] = spelling
         return carry_preparation(old_model, recorded, segmentation, folder, "embinit trim-vocab", made)
 
@@ -103,14 +103,14 @@ def kept_rows(
 ) -> tuple[np.ndarray, dict[str, float], list[str]]:
     """Return the old rows that stay: specials, symbols that the task appends, and the words of the request.
 
-    Fillers are removed. A repeated symbol stays with all its rows: without the last row, which counts, it would have
-    another row.
+    Fillers are removed. A repeated symbol stays with all its rows: without its last row, which counts, another row
+    would count.
 
     Args:
         vocabulary: the dictionary.
         size: its number of symbols, appended ones included.
         request: the options.
-        segmentation: of the dictionary; subwords that spell removed words stay, too.
+        segmentation: the dictionary's segmentation; subwords that spell removed words stay, too.
 
     Returns:
         (new N,) rows, text of the request -> share of its tokens that the dictionary has, and symbols that stay only
@@ -121,8 +121,8 @@ def kept_rows(
     """
     words, shares = _wanted_words(vocabulary, request)
     symbols = text_symbols(vocabulary)
-    kept = words.intersection(symbols)
-    if not kept:
+    kept_symbols = words.intersection(symbols)
+    if not kept_symbols:
         if request.min_count is not None:
             raise OptionError(
                 f"--min-count {request.min_count}: no word of the dictionary is left; give a smaller number"
@@ -131,9 +131,9 @@ def kept_rows(
         raise DataError(
             f"{flag} {' '.join(paths)}: only special symbols, which stay anyway; name words of the dictionary"
         )
-    spelling = [] if segmentation is None else symbols_that_spell(segmentation, kept, symbols, words)
-    kept |= {*spelling}
-    stays = vocabulary.special | np.array([symbol in kept for symbol in vocabulary.symbols])
+    spelling = [] if segmentation is None else symbols_that_spell(segmentation, kept_symbols, symbols, words)
+    kept_symbols |= {*spelling}
+    stays = vocabulary.special | np.array([symbol in kept_symbols for symbol in vocabulary.symbols])
     if stays.all():
         raise OptionError("every word of the dictionary stays: there is nothing to remove; keep fewer")
     return np.concatenate([np.flatnonzero(stays), np.arange(len(vocabulary), size)]), shares, spelling

@@ -1,4 +1,4 @@
-"""Measure how much a change of the vocabulary changes a model, token by token on a text (--verify).
+"""Measure the effect of a change of the vocabulary on a model, token by token on a text (--verify).
 
 For one prefix: l_w the logits of old words, Z = sum exp(l_w) over old words, N the sum of exp over new words.
 
@@ -7,7 +7,7 @@ After an expansion the probability of every old word is the old one times Z / (Z
     KL(old || new) = log((Z + N) / Z) = log(1 + N / Z)
 
 and the new words together have the probability 1 - exp(-KL). If fillers became words, Z is the sum over the other old
-rows, and `old` is the old distribution given that the next symbol is one of them.
+rows, and `old` is the old distribution under the condition that the next symbol is one of these rows.
 
 Trimming gives KL(new || old) = -log P_old(kept words), the certificate, which is compared with the measured divergence.
 """
@@ -36,19 +36,19 @@ QUANTILES = (0.5, 0.9, 0.99)
 COMPARED = [name for name in EXPANSION if not (METHODS[name].needs_subwords or METHODS[name].needs_vectors)]
 #: tolerance for logits in single precision, relative to 1 + the largest, and for divergences in nats
 _ROUNDING = 1e-4
-#: the same for rows that are stored with the relative error eps / 2, in eps: the terms of a logit may be larger than it
+#: tolerance in eps for rows with the relative error eps / 2: the terms of a logit may be larger than the logit
 _STORED = 8
 #: shows progress over batches
 Progress = Callable[[Sequence[Batch]], Iterable[Batch]]
 
 
 def rounded_bound(limit: float, rounding: float) -> float:
-    """Return the largest KL that is allowed if rounding made the logits of new words larger.
+    """Return the largest allowed KL if rounding made the logits of new words larger.
 
     The logit of new word i is sum_j W_ij z_j + r_i. In exact arithmetic r is 0; its rows are stored in the precision of
     the checkpoint, and products are summed in single precision. The new words add at most exp(max r) F(p) Z to the
-    normaliser Z (`init.weights`), so that KL <= log(1 + exp(max r) F(p)). r is measured, in the logits that KL is
-    computed from: nothing is estimated but the error of the limit itself, a billionth.
+    normaliser Z (`init.weights`), so that KL <= log(1 + exp(max r) F(p)). r is measured in the logits from which KL is
+    computed. Only the error of the limit itself, a billionth, is estimated.
 
     Args:
         limit: the bound without rounding.
@@ -64,8 +64,8 @@ def verify_expansion(
 
     Args:
         expansion: the expansion.
-        folder: where the new model.pt is.
-        paths: the text; of translation, source and target.
+        folder: folder of the new model.pt.
+        paths: the text; for a translation model source and target.
         progress: shows progress.
 
     Returns:
@@ -119,8 +119,8 @@ def _measure(
     Args:
         expansion: the expansion.
         model: the new model; rows of new words are replaced.
-        recipes: by method.
-        combined: those whose rows are combinations of old ones.
+        recipes: method -> recipe.
+        combined: the recipes whose rows are combinations of old rows.
         batches: the text.
 
     Returns:
@@ -151,12 +151,12 @@ def _measure(
                 for name, value in stored[method].items():
                     values[name][rows] = value.to(values[name].dtype)
                 new = logits(model, moved)
-                kept = new[:, new_rows_of_old]
-                changed_by = max(changed_by, float((kept - old).abs().max()))
-                measured[method].append(divergence(kept, new[:, rows]).numpy())
+                kept_logits = new[:, new_rows_of_old]
+                changed_by = max(changed_by, float((kept_logits - old).abs().max()))
+                measured[method].append(divergence(kept_logits, new[:, rows]).numpy())
                 if method in combined:
                     z = torch.zeros(len(stays), len(old))
-                    z[stays] = kept.T
+                    z[stays] = kept_logits.T
                     (expected,) = new_rows(combined[method], {"logits": [z]})["logits"]
                     error = new[:, rows].T.double().numpy() - expected
                     rounding[method] = np.array(
@@ -183,7 +183,7 @@ def verify_trim(
     Args:
         old_model: its checkpoint, dictionary and tensors.
         change: the kept rows.
-        folder: where the new model.pt is.
+        folder: folder of the new model.pt.
         paths: the text, which is read with the new dictionary.
         progress: shows progress.
     """
@@ -214,7 +214,7 @@ def verify_trim(
 
 
 def summary(kl: np.ndarray, limit: float | None, allowed: float | None) -> dict[str, Any]:
-    """Summarise (T,) divergences; `holds` says whether the largest is allowed, if there is a limit."""
+    """Summarise (T,) divergences; `holds` is True if the largest is allowed, if there is a limit."""
     numbers: dict[str, Any] = {
         "mean": float(kl.mean()),
         **{f"q{round(100 * q)}": float(value) for q, value in zip(QUANTILES, np.quantile(kl, QUANTILES))},
@@ -230,8 +230,8 @@ def summary(kl: np.ndarray, limit: float | None, allowed: float | None) -> dict[
 def histograms(kls: Mapping[str, np.ndarray], bins: int = 40) -> dict[str, dict[str, list[float]]]:
     """Return name -> edges (bins + 1), the same for all, and counts (bins).
 
-    Divergences of different methods are powers of ten apart, so that bins grow by one factor. The first bin begins at 0
-    and holds the smallest thousandth of all methods.
+    Divergences of different methods are powers of ten apart, so bins grow by a constant factor. The first bin begins at
+    0 and holds the smallest thousandth of all values.
     """
     high = max(1e-12, *(float(kl.max()) for kl in kls.values()))
     low = min(float(np.quantile(kl, 0.001)) for kl in kls.values())

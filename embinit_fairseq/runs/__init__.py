@@ -1,1 +1,1 @@
-"""Trainings and what came out of them: started with a record, read from disk, scored, compared."""
+"""Start trainings with a record, read their results from disk, score and compare them."""

@@ -1,4 +1,4 @@
-"""The command of a training, `[LAUNCHER ...] fairseq-train DATA --option ...`, and the hashes of its inputs."""
+"""Read the command of a training, `[LAUNCHER ...] fairseq-train DATA --option ...`, and hash its inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.io import sha256
 from embinit_fairseq.vectors.open import parse_source
 
-#: options that say how long to train; only these make a finished run continue
+#: options for the length of the training; only these make a finished run continue
 LIMITS = frozenset("--max-epoch --max-update --patience --stop-time-hours --stop-min-lr".split())
 #: options that may change between two sessions of a run: length, how often to validate and save, speed, logs
 FREE_OPTIONS = LIMITS | frozenset(
@@ -33,9 +33,9 @@ CHOOSING = frozenset(
 )
 #: options that name folders, which may be elsewhere when a run continues
 PLACES = frozenset(["--save-dir", "--user-dir"])
-#: options with which fairseq begins again, also if there is a checkpoint of the run
+#: options with which fairseq begins again even if the run has a checkpoint
 BEGINNING = frozenset("--restore-file --reset-dataloader --reset-lr-scheduler --reset-meters --reset-optimizer".split())
-#: options with several values, which add up if one is given twice; of every other option the last one counts
+#: options whose values add up if they are given twice; of every other option the last value counts
 ADD_UP = frozenset(
     "--embed-init-path --embed-init-format --embed-init-freeze --embed-init-match --glue-metrics".split()
 )
@@ -54,7 +54,7 @@ _NUMBER = re.compile(r"-[.\d]")
 
 @dataclass(frozen=True)
 class Command:
-    """A command line: all its words, and the index of the first argument of fairseq-train."""
+    """Hold a command line: all its words, and the index of the first argument of fairseq-train."""
 
     words: tuple[str, ...]
     at: int
@@ -64,7 +64,7 @@ class Command:
 
     @cached_property
     def options(self) -> dict[str, tuple[str, ...]]:
-        """Flag -> its values, of a repeated flag the last or, as in `ADD_UP`, all; DATA -> the folder."""
+        """Return flag -> values (of a repeated flag the last, or all if it is in `ADD_UP`); DATA -> the folder."""
         options: dict[str, tuple[str, ...]] = {}
         flag = ""
         for at, word in enumerate(self.words[self.at :]):
@@ -85,7 +85,7 @@ class Command:
 
     @cached_property
     def _data_at(self) -> int | None:
-        """Index of DATA among the arguments: the first one, else the only one that is a folder of binarised data."""
+        """Return the index of DATA: the first argument, else the only one that is a folder of binarised data."""
         arguments = self.words[self.at :]
         places = [
             number
@@ -167,7 +167,7 @@ def is_flag(word: str) -> bool:
 
 
 def differences(old: Command, new: Command, free: frozenset[str] = FREE_OPTIONS) -> list[str]:
-    """Return what keeps `new` from continuing the run of `old`: "--lr was 0.1, is 0.2" for each option.
+    """Return the differences that keep `new` from continuing the run of `old`: "--lr was 0.1, is 0.2" per option.
 
     free: options that may change.
     """
@@ -183,9 +183,9 @@ def differences(old: Command, new: Command, free: frozenset[str] = FREE_OPTIONS)
 
 
 def labels_of(command: Command, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels of a run: these, and architecture, initialisation and seed of the command.
+    """Return the labels of a run: `labels`, and architecture, initialisation and seed of the command.
 
-    Vectors shuffled at Xavier's scale are another row of a table than vectors shuffled at their own.
+    Vectors that are shuffled at Xavier's scale and at their own scale are two rows of a table.
     """
     init, std = command.option("--embed-init", "none"), command.option("--embed-init-std")
     own = {

@@ -1,4 +1,4 @@
-"""What `embinit compare` says about tables: warnings, paired tests and differences, Markdown."""
+"""Describe tables for `embinit compare`: warnings, paired tests and differences, Markdown."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def warnings(table: Table) -> list[str]:
-    """Return the reasons not to compare rows: a wrong best, a seed twice, different options, doubtful scores, ..."""
+    """Return the reasons not to compare rows: a wrong best, a repeated seed, other options, doubtful scores, ..."""
     notes = []
     if reason := wrong_direction(table.metric, table.higher):
         notes.append(reason)
@@ -120,7 +120,7 @@ def warnings(table: Table) -> list[str]:
 
 
 def _loss(run: Run) -> str:
-    """Return the criterion with its label smoothing; fused ones and those with metrics compute the same loss."""
+    """Return the criterion with its label smoothing; fused criteria and criteria with metrics have the same loss."""
     criterion = run.settings.get("--criterion", "cross_entropy").removeprefix("fused_").removesuffix("_metrics")
     return f"{criterion} {run.settings.get('--label-smoothing', '')}".rstrip()
 
@@ -129,7 +129,7 @@ def _loss(run: Run) -> str:
 
 
 def paired_tests(table: Table, base: Row | None) -> tuple[list[dict[str, Any]], list[str]]:
-    """Test every row against the row `base`, for each seed by itself: p knows nothing about seeds.
+    """Test every row against the row `base`, separately for each seed: p does not include the spread of seeds.
 
     Returns:
         A test for each row and seed, and notes for the reader.
@@ -149,7 +149,7 @@ def paired_tests(table: Table, base: Row | None) -> tuple[list[dict[str, Any]], 
                 raise DataError(
                     f"{run.name} and {other.name} have different references; compare translations of one test set only"
                 )
-        # the scores that all of them have recorded
+        # the scores that all runs have recorded
         runs = [run, *systems.values()]
         names = [name for name in TEXT_SCORES if all(_signature(tested.record, name) for tested in runs)]
         if systems:
@@ -184,7 +184,7 @@ def seed_differences(table: Table, base: Row | None) -> tuple[list[dict[str, Any
         if row is base or len(seeds) < 2:
             continue
         pairs = [[{**run.record, "best": run.best(table.metric)} for run in (first[s], second[s])] for s in seeds]
-        found = {}
+        intervals = {}
         for column in columns:
             values = [(column.value(one), column.value(other)) for one, other in pairs]
             differences = [other - one for one, other in values if one is not None and other is not None]
@@ -193,9 +193,9 @@ def seed_differences(table: Table, base: Row | None) -> tuple[list[dict[str, Any
             except ModuleNotFoundError:
                 return [], ["no differences over seeds with intervals: SciPy is not installed (pip install scipy)"]
             if interval is not None:
-                found[column.title] = interval
-        if found:
-            rows.append({"row": row.name, "columns": found})
+                intervals[column.title] = interval
+        if intervals:
+            rows.append({"row": row.name, "columns": intervals})
     return rows, []
 
 
@@ -284,7 +284,7 @@ def still_missing(unfinished: Sequence[str]) -> list[str]:
 
 
 def markdown(tables: Sequence[Table], records: Sequence[Mapping[str, Any]], unfinished: Sequence[str]) -> str:
-    """Return the page of `embinit compare`. records: of each table, see `table_record`."""
+    """Return the page of `embinit compare`. records: one per table, see `table_record`."""
     lines = []
     if len(tables) > 1:
         lines += [f"**{len(tables)} tables: task, data or metric differ; do not compare figures across them.**", ""]
@@ -315,9 +315,9 @@ def _differences(record: Mapping[str, Any]) -> list[str]:
         return []
     lines = header([f"difference to {record['baseline']} (95 % interval)", "seeds", *titles])
     for row in rows:
-        found = row["columns"]
-        seeds = max(interval["seeds"] for interval in found.values())
-        cells = [_interval(found.get(title), seeds) for title in titles]
+        intervals = row["columns"]
+        seeds = max(interval["seeds"] for interval in intervals.values())
+        cells = [_interval(intervals.get(title), seeds) for title in titles]
         lines.append(f"| {in_cell(row['row'])} | {seeds} | {' | '.join(cells)} |")
     return [*lines, ""]
 
@@ -351,7 +351,7 @@ def tests_table(baseline: str, tests: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _in_common(table: Table) -> list[str]:
-    """Return the facts that all runs share; several values where they differ."""
+    """Return the facts about all runs, with several values if runs differ."""
     results = [run.record for run in table.runs]
     parameters = distinct("parameters", results, lambda result: f"{n:,}" if (n := _parameters(result)) else None)
     signatures = [

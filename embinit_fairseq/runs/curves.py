@@ -27,9 +27,9 @@ def perplexity(bits: float) -> float:
 
 #: units of a loss; fairseq logs bits
 UNITS: dict[str, Callable[[float], float]] = {"bits": float, "nats": nats, "perplexity": perplexity}
-#: a legend with more entries is next to the axes
+#: largest number of entries of a legend inside of the axes
 _MOST_INSIDE = 8
-#: kinds of lines of validations, each used when all colours of the one before are used -> kind of the training's line
+#: line style of validations -> line style of trainings; the next one is used when all colours are used
 LINES: dict[str, Any] = {"-": "--", ":": (0, (1, 4)), "-.": (0, (6, 2, 1, 2, 1, 2))}
 
 
@@ -39,11 +39,11 @@ def draw(
     """Draw a panel for each table, and for each further metric that its runs have logged, as PNG.
 
     Args:
-        tables: what to draw.
+        tables: the tables.
         path: the PNG.
-        unit: key of UNITS.
+        unit: a key of UNITS.
         x: `epochs`, `updates` or `seconds`; None: as `Table.axis` chooses.
-        further: metrics.
+        further: names of further metrics.
 
     Raises:
         OptionError: no table has a curve.
@@ -93,9 +93,9 @@ def draw_mean(axes: Axes, label: str, curve: Mapping[float, Sequence[float]], hi
 
     Args:
         axes: where to draw.
-        label: of the legend.
+        label: label in the legend.
         curve: place -> values of all runs.
-        higher: whether a higher value is better: a ring marks the best mean; None: no ring.
+        higher: True if a higher value is better; a ring marks the best mean. None: no ring.
     """
     places, values = list(curve), list(curve.values())
     means = list(map(mean, values))
@@ -111,7 +111,7 @@ def draw_mean(axes: Axes, label: str, curve: Mapping[float, Sequence[float]], hi
 
 
 def _add_legend(axes: Axes, title: str) -> None:
-    """Add the legend; a long one is next to the axes, for which the figure is enlarged."""
+    """Add the legend; the figure is enlarged if it is long and next to the axes."""
     entries = len(axes.get_legend_handles_labels()[1])
     place: Any = {"loc": "upper left", "bbox_to_anchor": (1, 1)} if entries > _MOST_INSIDE else {}
     texts = axes.legend(title=title, **place).get_texts()

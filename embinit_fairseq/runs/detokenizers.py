@@ -1,10 +1,10 @@
-"""Join tokens to text: the steps of `embinit score --detokenize`, in the order in which they are given.
+"""Join tokens to text: the steps of `embinit score --detokenize`, in the user's order.
 
-step                tokens                                             what it undoes
-bpe                 subwords of subword-nmt                            its segmentation (`@@ `)
-sentencepiece       subwords with `▁`                                  its segmentation, by the marks
-sentencepiece=FILE  the same                                           the same, by the model
-huggingface=DIR     subwords of the tokenizer of a Hugging Face folder its segmentation, by its decoder
+step                tokens                                             undone
+bpe                 subwords of subword-nmt                            the segmentation (`@@ `)
+sentencepiece       subwords with `▁`                                  the segmentation, by the marks
+sentencepiece=FILE  the same                                           the segmentation, by the model
+huggingface=DIR     subwords of the tokenizer of a Hugging Face folder the segmentation, by its decoder
 moses               Moses tokens                                       Moses' escapes (`&apos;`) and spaces
 spacy               tokens of spaCy                                    spaces, by Moses' rules: spaCy has none
 """
@@ -33,11 +33,11 @@ def detokenizer(steps: Sequence[str], lang: str | None) -> Step:
     """Return a function from a line of tokens to text.
 
     Args:
-        steps: such as `["bpe", "moses"]`; without steps a line stays as it is.
+        steps: names such as `["bpe", "moses"]`; without steps a line stays as it is.
         lang: language of the text, for moses and spacy.
 
     Raises:
-        OptionError: a step is not known, or lacks its model or the language.
+        OptionError: a step is unknown, or lacks its model or the language.
     """
     functions = [_step(step, lang) for step in steps]
 
@@ -77,13 +77,13 @@ def _step(text: str, lang: str | None) -> Step:
             raise OptionError("--detokenize huggingface: give the tokenizer's folder: --detokenize huggingface=DIR")
         decode = Tokenizer(file).decode
         return lambda line: decode(line.split())
-    entry, given = STEPS[name], {}
+    entry, arguments = STEPS[name], {}
     if "lang" in entry.options:
-        given["lang"] = _language(f"--detokenize {name}", lang)
+        arguments["lang"] = _language(f"--detokenize {name}", lang)
     if file:
-        given["model"] = contents({"model": file}, ())["model"]
+        arguments["model"] = contents({"model": file}, ())["model"]
     with libraries():
-        undo: Any = entry.undo(**{**entry.options, **given})  # type: ignore[misc]  # the steps of NAMES have one
+        undo: Any = entry.undo(**{**entry.options, **arguments})  # type: ignore[misc]  # the steps of NAMES have one
     return (lambda line: undo(line.split())) if entry.subwords else undo
 
 
@@ -93,14 +93,14 @@ def join_sentencepiece(line: str) -> str:
 
 
 def _language(flag: str, lang: str | None) -> str:
-    """Return the code of the language by which libraries know it."""
+    """Return the libraries' code of the language."""
     if lang is None:
         raise OptionError(f"{flag}: depends on the language; add it with --lang, such as --lang en")
     return known_language(lang)
 
 
 class Tokenizer:
-    """The tokenizer of a Hugging Face folder with tokenizer.json, vocab.txt or spiece.model.
+    """Use the tokenizer of a Hugging Face folder with tokenizer.json, vocab.txt or spiece.model.
 
     Attributes:
         encode: text -> subwords without special tokens.
@@ -141,5 +141,5 @@ def _fast_tokenizer(folder: Path) -> tuple[Any, str | None]:
         config, file = folder / "tokenizer_config.json", folder / "vocab.txt"
         lower = read_json(config).get("do_lower_case", True) if config.is_file() else True
         return tokenizers.BertWordPieceTokenizer(str(file), lowercase=lower is not False), "[UNK]"
-    except Exception as error:  # tokenizers has no class of its own
+    except Exception as error:  # tokenizers raises no narrower class
         raise DataError(f"{file}: the tokenizers package cannot read it ({str(error)[:200]}); copy it again") from error

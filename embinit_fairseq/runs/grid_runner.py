@@ -30,11 +30,11 @@ _SHOWN = 80
 
 @dataclass(frozen=True)
 class Grid:
-    """A list of commands, and how they are run.
+    """Hold a list of commands, and the options for running them.
 
     Attributes:
         tasks: the commands, see `read_lines`.
-        logs: folder of their logs.
+        logs: folder of the commands' logs.
         jobs: commands at a time; None: one per GPU, else one per core; on SLURM no limit.
         minutes: time after which the call ends, with all running commands.
         share: (k, n): only the k-th of every n lines, 1-based.
@@ -60,13 +60,13 @@ class Grid:
 
     @property
     def chosen(self) -> list[Task]:
-        """The commands of this share."""
+        """Return the commands of this share."""
         return list(self.tasks[self.share[0] - 1 :: self.share[1]])
 
 
 @dataclass
 class Outcome:
-    """Names of lines: that ended well, now or before; that failed; that have more to do (no time, or stopped)."""
+    """Hold names of commands: ended well, now or before; failed; to be continued (no time, or stopped)."""
 
     done: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -78,7 +78,7 @@ def read_lines(text: str, logs: Path = Path()) -> list[Task]:
 
     Args:
         text: the list.
-        logs: folder of their logs.
+        logs: folder of the commands' logs.
     """
     commands = [line.strip() for line in text.split("\n")]  # only LF ends a line: a command may have U+2028
     tasks = []
@@ -97,7 +97,7 @@ def run_grid(grid: Grid, tell: Callable[[str], None] = lambda text: None) -> Out
     """Run the commands that are not done; on Ctrl-C or SIGTERM end the running ones first.
 
     Args:
-        grid: the commands, and how they are run.
+        grid: the commands, and the options for running them.
         tell: called with a line when a command ends, and with the progress.
     """
     make_folder(grid.logs, "--logs")
@@ -151,7 +151,7 @@ def _end(task: Task, outcome: Outcome, tell: Callable[[str], None]) -> bool:
     """Say how a task has ended, and return True if it has ended well."""
     try:
         code = task.job.result()
-    except Exception as error:  # of submitit: the process of the job was killed
+    except Exception as error:  # submitit's, if the process of the job was killed
         outcome.left.append(task.name)
         tell(f"{task.name}: its job has ended early, to be continued ({str(error).splitlines()[0]})")
         return False
@@ -172,10 +172,10 @@ def _progress(outcome: Outcome, begun: Sequence[Task], waiting: int, seconds: Se
     """Return "3 of 6 done, 2 running, about 4 min left", and the last line of each running command's log.
 
     Args:
-        outcome: of the commands that have ended.
+        outcome: the commands that have ended.
         begun: tasks that are running or queued by a cluster.
-        waiting: number of the others.
-        seconds: of the commands that have ended well.
+        waiting: number of the other tasks.
+        seconds: durations of the commands that have ended well.
     """
     since = {task.name: task.since for task in begun if task.since is not None}
     ended = len(outcome.done) + len(outcome.failed) + len(outcome.left)

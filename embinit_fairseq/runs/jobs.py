@@ -1,4 +1,4 @@
-"""One command of a grid as a job, and where jobs run: on this machine, or on a cluster through submitit."""
+"""Run a command of a grid as a job, on this machine or on a cluster through submitit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from embinit_fairseq.runs.training import STOPPED, send, start
 _LOOK = 0.1
 #: seconds from the first signal to SIGKILL: after Ctrl-C, and before the limit of a job on a cluster
 _PATIENCE, _BEFORE_LIMIT = 30.0, 120
-#: minutes that the limit of a job must have: one to start
+#: least limit of a job in minutes: one to start, and the time for saving
 _LEAST = _BEFORE_LIMIT // 60 + 2
 #: minutes after which a job of submitit's local executor is stopped, has saved and is started again
 _LOCAL_LIMIT = 7 * 24 * 60
@@ -35,17 +35,17 @@ _REQUEUES = 1000
 
 
 class _Failed(Exception):
-    """A command that was to save has failed."""
+    """Signal that a command that was to save has failed."""
 
 
 @dataclass
 class Task:
-    """A command as a function without arguments, for a pool of threads and for submitit.
+    """Wrap a command in a function without arguments, for a pool of threads and for submitit.
 
     Attributes:
-        name: of its log.
-        command: for bash.
-        logs: folder of NAME.log, and of NAME.done, which has the command if it has ended well.
+        name: name of the log.
+        command: command for bash.
+        logs: folder of NAME.log, and of NAME.done, which contains the command if it has ended well.
         threads: OMP_NUM_THREADS unless it is set; 0: one per core.
         gpu: CUDA_VISIBLE_DEVICES; "": as it is.
         job: object of the pool or of submitit, after the task was given to it.
@@ -68,12 +68,12 @@ class Task:
 
     @property
     def mark(self) -> Path:
-        """The file that says that the command has ended well."""
+        """Return the file that shows that the command has ended well."""
         return self.logs / f"{self.name}.done"
 
     @property
     def is_done(self) -> bool:
-        """True if this command has ended well before."""
+        """Return True if this command has ended well before."""
         return self.mark.is_file() and self.mark.read_bytes() == f"{self.command}\n".encode()
 
     def __call__(self) -> int | None:
@@ -130,7 +130,7 @@ class Task:
         """Let the command save and end; return the task for submitit, which calls this and then requeues the job.
 
         Raises:
-            _Failed: the command has failed instead, and would again; within `__call__`, which this interrupts.
+            _Failed: the command has failed instead, and would fail again; raised inside of `__call__`.
         """
         from submitit.helpers import DelayedSubmission
 
@@ -155,7 +155,7 @@ def end(tasks: Sequence[Task], number: int, patience: float) -> None:
 
 
 class ThisMachine:
-    """Run tasks in threads: several at a time, with their share of the cores and, if there are several, of the GPUs."""
+    """Run tasks in threads, several at a time, each with its share of the cores and of several GPUs."""
 
     def __init__(self, jobs: int, threads: int) -> None:
         self.pool, self.threads = ThreadPoolExecutor(jobs), threads
@@ -191,7 +191,7 @@ class Cluster:
 
     Args:
         name: `slurm`; `local`: processes of this machine; `debug`: this process.
-        folder: of submitit's files.
+        folder: folder of submitit's files.
         jobs: jobs at a time; None: as many as SLURM allows.
         threads: OMP_NUM_THREADS of a task on this machine.
         sbatch: option of sbatch -> its value.

@@ -1,7 +1,7 @@
-"""Read what `fairseq-train` prints: the values of every epoch and validation, time, parameters.
+"""Read the log of `fairseq-train`: the values of every epoch and validation, time, parameters.
 
-`embinit run` asks for `--log-format json`. A run that was stopped and continued has several sessions in one log. If it
-has an epoch or a validation twice, the later one counts.
+`embinit run` adds `--log-format json`. A run that was stopped and continued has several sessions in one log. If an
+epoch or a validation occurs twice, the later one counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RECORD = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \| (\w+) \| (\S+) \| (.*
 _PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+) \(num\. trained: ([\d,]+)\)")
 _SAVED = re.compile(r"Saved checkpoint .* @ (\d+) updates, score")
 _TAG = re.compile(r'"(?:(\w+)_)?num_updates": ')
-#: what a terminal does not show: colours, the end of a line erased, modes, the character set, titles and links
+#: codes that a terminal does not show: colours, the end of a line erased, modes, the character set, titles and links
 _UNSEEN = re.compile(r"\x1b(?:\[[\d;:]*m|\[0?K|\[\?[\d;]*[hl]|\(B|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 #: beginning of the options that fairseq's programs print
 CONFIGURATION = "{'_name': None, 'common': "
@@ -30,19 +30,19 @@ CONFIGURATION = "{'_name': None, 'common': "
 
 @dataclass
 class RunLog:
-    """The content of a log. Values have fairseq's names: `valid_loss` (to base 2), `valid_accuracy` (percent).
+    """Hold the content of a log. Values have fairseq's names: `valid_loss` (to base 2), `valid_accuracy` (percent).
 
     Attributes:
         epochs: number of the epoch -> its last values.
         validations: number of updates -> values, with `epoch`.
         parameters: number of the model's parameters.
         trained_parameters: number of the trained parameters.
-        sessions: how often the training was started.
+        sessions: number of starts of the training.
         wall_s: seconds from the first to the last line of each session, summed.
         clock: number of updates at a validation -> seconds until then, of all sessions.
         saved_updates: updates of the last checkpoint that was written completely.
-        finished: whether fairseq-train has come to its end.
-        level, logger: of the last line that has them; "" before the first.
+        finished: True if fairseq-train has ended its training.
+        level, logger: level and logger of the last line that has them; "" before the first.
         inner: the values that were last logged within an epoch.
     """
 
@@ -65,7 +65,7 @@ class RunLog:
 
     @property
     def train_s(self) -> float:
-        """Seconds of forward, backward and update, as fairseq counts them."""
+        """Return the seconds of forward, backward and update, as fairseq counts them."""
         return sum(values.get("train_train_wall", 0.0) for values in self.epochs.values())
 
     def best_epoch(self, metric: str, higher: bool) -> int | None:
@@ -122,9 +122,9 @@ Place = TypeVar("Place", bound=float)  # an epoch, a number of updates or second
 
 
 def best_place(values: Mapping[Place, float], higher: bool) -> Place | None:
-    """Return the key of the value of `checkpoint_best.pt`, of equal values the last; None without a number.
+    """Return the key of the value of `checkpoint_best.pt` (the last of equal values); None without a number.
 
-    fairseq compares rounded values. After NaN it has forgotten the best value so far: the minimum of the two is NaN.
+    fairseq compares rounded values. After NaN fairseq has lost the best value so far: the minimum of the two is NaN.
     """
     best = math.nan
     best_at: Place | None = None
@@ -140,7 +140,7 @@ def without_colours(line: str) -> str:
 
 
 def nats(bits: float) -> float:
-    """Convert a loss to base 2, which fairseq logs, into one to base e, which most papers report."""
+    """Convert a loss to base 2, which fairseq logs, into a loss to base e, which most papers report."""
     return bits * math.log(2)
 
 

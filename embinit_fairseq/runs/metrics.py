@@ -1,6 +1,6 @@
-"""The scores of translations, and the direction of everything that is compared.
+"""Define the scores of translations, and the direction of all values that are compared.
 
-An entry of SCORES is all that a further score needs to be computed, recorded, compared and tested.
+To add a score that is computed, recorded, compared and tested, add an entry to SCORES.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _TERCOM = ("zh", "lzh", "wuu", "yue", "ja")
 
 @dataclass(frozen=True)
 class Score:
-    """A score of translations against references.
+    """Describe a score of translations against references.
 
     Attributes:
-        title: its name in tables.
+        title: name in tables.
         sacrebleu: class in `sacrebleu.metrics`.
         help: the units that are counted.
-        higher: whether a higher score is better.
-        cased: whether it distinguishes upper and lower case by default.
-        of_tokens: whether it is computed on tokens, not on text.
+        higher: True if a higher score is better.
+        cased: True if the score distinguishes upper and lower case by default.
+        of_tokens: True if the score is computed on tokens, not on text.
         options: arguments of the class.
     """
 
@@ -64,7 +64,7 @@ class Score:
         try:
             if self.sacrebleu != "TER" or has_spaces(language):
                 return getattr(sacrebleu.metrics, self.sacrebleu)(**options)
-        except (KeyError, RuntimeError, ImportError, OSError) as error:  # OSError: of the download
+        except (KeyError, RuntimeError, ImportError, OSError) as error:  # OSError: the download failed
             raise OptionError(
                 f"--tokenize {options['tokenize']}: sacrebleu does not have this tokeniser here ({error}); choose "
                 "another one, see sacrebleu --help"
@@ -141,8 +141,8 @@ def known_direction(metric: str) -> bool | None:
 
 def higher_is_better(metric: str) -> bool:
     """Return the direction of a logged value; if its name does not say, True unless it has a loss in it."""
-    known = known_direction(metric)
-    return known if known is not None else not any(word in metric for word in ("loss", "ppl", "perplexity"))
+    direction = known_direction(metric)
+    return direction if direction is not None else not any(word in metric for word in ("loss", "ppl", "perplexity"))
 
 
 def wrong_direction(metric: str, higher: bool) -> str | None:
@@ -150,7 +150,7 @@ def wrong_direction(metric: str, higher: bool) -> str | None:
 
     Args:
         metric: value that chooses the best epoch.
-        higher: whether the highest value does.
+        higher: True if the highest value chooses it.
     """
     if known_direction(metric) in (None, higher):
         return None
@@ -169,7 +169,7 @@ def computed(
     Args:
         metric: sacrebleu's object.
         text: translations.
-        references: each with as many lines.
+        references: texts with as many lines.
         confidence: add `interval_95`, half of sacrebleu's bootstrap interval (1,000 samples), None if it has none.
     """
     result = metric.corpus_score(text, references, n_bootstrap=1000 if confidence else 1)

@@ -18,9 +18,9 @@ def compare_outputs(places: Sequence[str], baseline: str | None, request: ScoreR
     """Return the scores of several outputs, and the paired test of each against one of them.
 
     Args:
-        places: each a file or the folder of a run; NAME=PATH names it.
-        baseline: name of the output that the others are tested against; None: the first one.
-        request: references, and how tokens become text; its `place` is not used.
+        places: files or folders of runs; NAME=PATH gives a name.
+        baseline: name of the output against which the others are tested; None: the first output.
+        request: references and options of detokenisation; `place` is not used.
 
     Raises:
         DataError: a file is missing, or files do not belong together.

@@ -1,9 +1,9 @@
 """Compare two systems: by the sentences of a test set, whose translations are exchanged, or by seeds.
 
 Paired approximate randomisation (Noreen 1989; Riezler and Maxwell 2005), as sacrebleu's --paired-ar: if two systems
-were the same, each pair of translations might as well be exchanged. p is the share of random exchanges whose difference
-is at least as large as the one that was found. sacrebleu counts only larger ones: two systems that differ in a single
-sentence, which every exchange leaves different by the same amount, then have the smallest p there is.
+were the same, each pair of translations could be exchanged. p is the share of random exchanges whose difference is at
+least as large as the measured one. sacrebleu counts only larger differences: two systems that differ in one sentence,
+whose exchange leaves the absolute difference as it is, then have the smallest possible p.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: random exchanges, and the seed of their numbers, both sacrebleu's
 TRIALS, SEED = 10_000, 12345
-#: differences of scores below this are rounding
+#: largest difference of scores that counts as rounding
 _ROUNDING = 1e-9
 
 
@@ -34,8 +34,8 @@ def randomisation_tests(
 
     Args:
         baseline: translations.
-        references: each with as many lines.
-        systems: translations of other systems, each with as many lines.
+        references: texts with as many lines.
+        systems: translations of other systems, with as many lines.
         metrics: name -> sacrebleu's object.
         trials: number of random exchanges.
 
@@ -69,8 +69,8 @@ def _p(metric: Metric, baseline: np.ndarray, system: np.ndarray, difference: flo
 
     Args:
         metric: sacrebleu's object.
-        baseline, system: (sentences, counts): of which the score is computed, after summing over sentences.
-        difference: of the two scores, absolute.
+        baseline, system: (sentences, counts): the counts whose sums over sentences give the score.
+        difference: absolute difference of the two scores.
         is_exchanged: (trials, sentences).
     """
     differing = (baseline != system).any(1)

@@ -1,10 +1,10 @@
-"""The folder of a run: its record, its result, and what tables and curves need of them.
+"""Read and write the folder of a run: its record, its result, and their values for tables and curves.
 
 RUN/training.json     the command, versions, hardware, hashes of data and vectors, sessions; written at the start
-RUN/preparation.json  how the text of the data was prepared, if that is recorded
-RUN/train.log         what the training prints
-RUN/checkpoints/      its --save-dir
-RUN/result.json       the record, losses of all epochs, the best one, the initialisation's report, time, scores
+RUN/preparation.json  the preparation of the data's text, if it is recorded
+RUN/train.log         the output of the training
+RUN/checkpoints/      the training's --save-dir
+RUN/result.json       the record, losses of all epochs, the best epoch, the initialisation's report, time, scores
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from embinit_fairseq.runs.metrics import higher_is_better
 
 RESULT, TRAINING = "result.json", "training.json"
 LOG, CHECKPOINTS = "train.log", "checkpoints"
-#: translations of the test set in the folder of a run, and the reference that they were scored with
+#: translations of the test set in the folder of a run, and the reference of their scores
 TEXTS = ("test.hypothesis.text", "test.reference.text")
-#: flags that are in every command and are no setting of the experiment
+#: flags of every command that are no settings of the experiment
 _NO_SETTINGS = (FREE_OPTIONS - LIMITS) | PLACES | {DATA, "--seed", "--seeds", "--output", "--data"}
 
 
@@ -53,7 +53,7 @@ def result_of(record: Mapping[str, Any], folder: Path, log: RunLog, earlier: Map
         record: content of training.json.
         folder: the run; its checkpoints have the report of the initialisation.
         log: content of train.log.
-        earlier: the result.json that is there, or {}. Its scores stay, and its report if the checkpoints are gone.
+        earlier: the existing result.json, or {}. Its scores stay, and its report if there are no checkpoints.
     """
     report = folder / CHECKPOINTS / "embed_init.json"
     clock = {str(updates): {"wall_s": seconds, "cpu_s": None} for updates, seconds in log.clock.items()}
@@ -66,7 +66,7 @@ def result_of(record: Mapping[str, Any], folder: Path, log: RunLog, earlier: Map
     }
     for unit in ("wall_s", "cpu_s"):
         seconds = [session.get(unit) for session in record.get("sessions", [])]
-        if seconds and None not in seconds:  # the seconds of a killed session are not known
+        if seconds and None not in seconds:  # the seconds of a killed session are unknown
             result["time"][unit] = round(sum(seconds), 3)
     return result
 
@@ -80,12 +80,12 @@ def add_scores(run: Path, scores: Mapping[str, Any], **more: Any) -> None:
 
 
 def is_regression(record: Mapping[str, Any]) -> bool:
-    """Return True if the losses of a run are squared errors, in no unit, and no logarithms."""
+    """Return True if the losses of a run are squared errors, which have no unit and are no logarithms."""
     return "--regression-target" in shlex.split(record.get("command") or "")
 
 
 def _loss(record: Mapping[str, Any], loss: float | None) -> dict[str, float | None]:
-    """Return the loss of a validation by the names that it has in `best`."""
+    """Return the loss of a validation under its names in `best`."""
     if is_regression(record):
         return {"valid_loss": loss}
     return {"valid_loss_bits": loss, "valid_loss_nats": None if loss is None else nats(loss)}
@@ -111,14 +111,14 @@ def summary(log: RunLog, record: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Run:
-    """One training.
+    """Describe one training.
 
     Attributes:
-        name: its path, as text.
-        path: its folder.
-        record: result.json, or as much of it as an unfinished run has.
-        validations: of each validation the logged values by name, `epoch`, and `updates` and `wall_s` (seconds of the
-            training until then), which are None where they were not recorded.
+        name: the path, as text.
+        path: the folder.
+        record: result.json, or the part of it that an unfinished run has.
+        validations: per validation the logged values by name, `epoch`, and `updates` and `wall_s` (seconds of the
+            training until then), which are None if they were not recorded.
     """
 
     name: str
@@ -128,43 +128,43 @@ class Run:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels, the seed among them."""
+        """Return the labels, including the seed."""
         return self.record["labels"]
 
     @property
     def seed(self) -> str:
-        """The seed; "-" if the record does not have it."""
+        """Return the seed; "-" if the record does not have it."""
         return self.labels.get("seed", "-")
 
     @property
     def metric(self) -> str:
-        """The value that chose the checkpoint."""
+        """Return the name of the value that chose the checkpoint."""
         return self.record.get("metric", "valid_loss")
 
     @property
     def is_finished(self) -> bool:
-        """True if the training has its result."""
+        """Return True if the training has its result."""
         return (self.path / RESULT).is_file()
 
     @property
     def by_updates(self) -> bool:
-        """True if it was validated more often than once per epoch."""
+        """Return True if the run was validated more often than once per epoch."""
         return len(self.validations) > len({validation["epoch"] for validation in self.validations})
 
     @cached_property
     def command(self) -> Command | None:
-        """The command line; None if the record has none."""
+        """Return the command line; None if the record has none."""
         words = shlex.split(self.record.get("command") or "")
         return parse_command(words, any_program=True) if words else None
 
     @property
     def settings(self) -> dict[str, str]:
-        """Flag -> values of the command, without the seed, places and options that change no number."""
+        """Return flag -> values of the command, without the seed, places and options that change no number."""
         options = self.command.options if self.command else {}
         return {flag: shlex.join(values) for flag, values in options.items() if flag not in _NO_SETTINGS}
 
     def higher_is_better(self, metric: str) -> bool:
-        """Return the direction of a metric: of the run's own as recorded, of others by name."""
+        """Return the direction of a metric: the recorded one for the run's metric, by name for others."""
         if metric == self.metric and "higher_is_better" in self.record:
             return bool(self.record["higher_is_better"])
         return higher_is_better(metric)
@@ -188,8 +188,8 @@ class Run:
     def best(self, metric: str) -> dict[str, Any]:
         """Return the best validation: `epoch`, `update`, the metric, losses; {} if no value is a number.
 
-        Of equal values the last one is taken, as in fairseq. `train_loss_bits` is the mean loss of that epoch's
-        training. Without validations it is what the record has.
+        The last of equal values is taken, as in fairseq. `train_loss_bits` is the mean loss of that epoch's training.
+        Without validations the result comes from the record.
         """
         values = {number: point[metric] for number, point in enumerate(self.validations) if metric in point}
         if not values:
@@ -206,7 +206,7 @@ class Run:
         return {key: value for key, value in best.items() if value is not None}
 
     def data_hash(self) -> str | None:
-        """Return the joint hash of test set and dictionaries; without a test set that of all data."""
+        """Return the joint hash of test set and dictionaries, or of all data without a test set."""
         hashes = self.record.get("data") or {}
         names = sorted(name for name in hashes if Path(name).name.startswith(("test", "dict.")))
         if any(Path(name).name.startswith("test") for name in names):
@@ -214,22 +214,22 @@ class Run:
         return hashes.get("all")
 
     def texts(self) -> tuple[Path | None, list[Path]]:
-        """Return the translations of the test set, None if they are not there, and their references."""
+        """Return the translations of the test set, None without a file, and their references."""
         text = self.path / TEXTS[0]
         return text if text.is_file() else None, reference_files(self.path, "test")
 
 
 def reference_files(run: Path, subset: str, number: int | None = None) -> list[Path]:
-    """Return the references of a subset in the folder of a run: those that are there, or the names of `number` files.
+    """Return the references of a subset in the folder of a run: existing files, or the names of `number` files.
 
-    The first one is SUBSET.reference.text, the second one SUBSET.reference.2.text.
+    The first file is SUBSET.reference.text, the second SUBSET.reference.2.text.
     """
     files = [run / f"{subset}.reference{f'.{at}' if at > 1 else ''}.text" for at in range(1, (number or 99) + 1)]
     return files if number is not None else list(takewhile(Path.is_file, files))
 
 
 def find_runs(argument: str) -> list[Run]:
-    """Return the runs at a path: a run's folder, or a folder that has several at any depth, also unfinished ones.
+    """Return the runs at a path, also unfinished ones: a run's folder, or a folder with several at any depth.
 
     Args:
         argument: PATH, or NAME=PATH, which gives these runs the label `run`.

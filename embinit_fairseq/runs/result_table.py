@@ -1,4 +1,4 @@
-"""Runs in tables: rows by their labels, columns with mean and standard deviation over seeds, curves.
+"""Put runs into tables: rows by their labels, columns with mean and standard deviation over seeds, curves.
 
 Only runs of one task with the same test set, dictionaries and metric are in one table.
 """
@@ -19,14 +19,14 @@ from embinit_fairseq.runs.log import best_place
 from embinit_fairseq.runs.metrics import FIGURES, SCORES, is_score
 from embinit_fairseq.runs.record import Run, find_runs
 
-#: order of rows: initialisations, then architectures (the ladder of Li et al. 2020, Table 5); other names come later
+#: order of rows: initialisations, then architectures (the rows of Li et al. 2020, Table 5); other names come later
 ORDER = tuple(
     "none normal xavier pretrained pretrained_xavier shuffled xavier_pretrained "
     "transformer transformer_equal tupe_transformer duo_meta duo_shared duo_norm duo".split()
 )
 #: labels that separate tables
 _TASK = ("experiment", "task", "direction", "protocol")
-#: labels that are a row's name without the name of the label
+#: labels whose value alone is a row's name
 _NAMES = ("run", "model", "init", "arch")
 
 Result = dict[str, Any]  # the content of result.json
@@ -37,16 +37,16 @@ Curve = dict[float, list[float]]  # epoch, number of updates or seconds -> value
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean; NaN or infinity if they are among the values, as of trainings that have diverged."""
+    """Return the mean; NaN or infinity if values are, as after trainings that have diverged."""
     with np.errstate(all="ignore"):
         return float(np.mean(np.asarray(values, dtype=float)))
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: its title, the keys of its value in a result, decimals.
+    """Describe a column of a table: its title, the keys of its value in a result, decimals.
 
-    `constant`: the value is the same for all seeds. It has no deviation, and is only shown if rows differ in it.
+    constant: True if the value is the same for all seeds: it has no deviation, and is only shown if rows differ.
     """
 
     title: str
@@ -56,7 +56,7 @@ class Column:
 
     @property
     def is_result(self) -> bool:
-        """True for values of validations and test sets, not for sizes, places and times."""
+        """Return True for values of validations and test sets, not for sizes, places and times."""
         return self.path[0] in ("best", "scores") and self.path[1] not in ("epoch", "update")
 
     def value(self, result: Result) -> float | None:
@@ -103,7 +103,7 @@ def _columns(metric: str, by_updates: bool, results: Sequence[Result]) -> list[C
             for name, score in SCORES.items()
         ),
         *(Column(title, ("scores", *name.split("/")), digits) for name, (title, digits) in FIGURES.items()),
-        # of the rows that have a vector, with which words start; reports of older versions have the second kind only
+        # the first ratio is for the rows with a vector; reports of older versions have the second ratio only
         *(
             Column(f"absorption ratio{of}, {slot}", ("init", "slots", slot, key))
             for of, key in ((" of matched rows", "matched_absorption_ratio"), ("", "absorption_ratio"))
@@ -130,7 +130,7 @@ def metric_title(metric: str) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """Runs that differ in their seed, and in labels that `--by` leaves out, in the order of the seeds."""
+    """Hold runs that differ in their seed, and in labels that `--by` leaves out, in the order of the seeds."""
 
     name: str
     labels: dict[str, str]
@@ -141,9 +141,9 @@ class Row:
         return [{**run.record, "best": run.best(metric)} for run in self.runs]
 
     def curve(self, metric: str, x: str) -> Curve:
-        """Return the values of all runs that have a curve, at the places where all of them have a value.
+        """Return the values of all runs with a curve, at the places where all these runs have a value.
 
-        x: `epochs`, `updates`, or `seconds`: then a place is the mean of the runs' seconds.
+        x: `epochs`, `updates`, or `seconds`, for which a place is the mean of the runs' seconds.
         """
         runs = [(run, curve) for run in self.runs if (curve := run.curve(metric, x != "epochs"))]
         if not runs:
@@ -158,7 +158,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows that may be compared. `common`: labels that all runs have in common."""
+    """Hold rows that may be compared. common: labels that all runs have in common."""
 
     title: str
     metric: str
@@ -172,7 +172,7 @@ class Table:
         return [run for row in self.rows for run in row.runs]
 
     def axis(self, x: str | None) -> str:
-        """Return x, by default `updates` or `epochs`; raise OptionError if a run does not know its seconds."""
+        """Return x, by default `updates` or `epochs`; raise OptionError if a run has no seconds."""
         if x == "seconds":
             for run in self.runs:
                 if run.curve(self.metric, True) and not run.clock():
@@ -186,12 +186,12 @@ class Table:
         return {name: c for name, c in curves.items() if any(math.isfinite(mean(values)) for values in c.values())}
 
     def by_metric(self, metric: str) -> Table:
-        """Return the same runs by another metric."""
+        """Return the table of the same runs by another metric."""
         return replace(self, metric=metric, higher=self.runs[0].higher_is_better(metric))
 
     @property
     def training_metric(self) -> str:
-        """The value of the training of the same name: train_loss for valid_loss."""
+        """Return the training's value of the same name: train_loss for valid_loss."""
         return self.metric.replace("valid_", "train_", 1)
 
     def columns(self) -> list[Column]:
@@ -205,7 +205,7 @@ class Table:
 
 
 def read_finished(places: Sequence[str], with_unfinished: bool = False) -> tuple[list[Run], list[str]]:
-    """Return the finished runs at these places (see `find_runs`), and the names of the others.
+    """Return the finished runs at these places (see `find_runs`), and the names of unfinished runs.
 
     Args:
         places: PATH or NAME=PATH.
@@ -227,10 +227,10 @@ def compare(runs: Sequence[Run], by: Sequence[str] = (), metric: str | None = No
     """Return the tables of runs.
 
     Args:
-        runs: what to compare.
+        runs: the runs to compare.
         by: labels whose values make a row; default: all but the seed, and the options in which runs with the same
             labels differ.
-        metric: replaces the runs' own.
+        metric: metric instead of the runs'.
 
     Raises:
         OptionError: no run has the label or the metric.
@@ -298,8 +298,8 @@ def differing_options(groups: Iterable[Sequence[Run]]) -> list[str]:
 
 
 def _naming_labels(keys: Sequence[str], groups: Sequence[tuple[str, ...]]) -> list[int]:
-    """Return the places of the labels in a row's name: one if it is different in all rows, else all that vary."""
-    number_of = [len({group[at] for group in groups}) for at in range(len(keys))]  # of different values
+    """Return the indices of the labels in a row's name: one label if it differs in all rows, else all that vary."""
+    number_of = [len({group[at] for group in groups}) for at in range(len(keys))]  # number of different values
     order = [key for key in _NAMES if key in keys] + [key for key in keys if key not in (*_NAMES, *_TASK)]
     for at in map(keys.index, order):
         if number_of[at] == len(groups):
@@ -313,7 +313,7 @@ def _rank(label: str) -> tuple[int, str]:
 
 
 def curves_record(table: Table, x: str | None = None) -> dict[str, Any]:
-    """Return the mean curves of a table and their best places, also of the training where it was logged."""
+    """Return the mean curves of a table and their best places, also of the training if it was logged."""
     axis, rows = table.axis(x), []
     curves, training = table.curves(table.metric, axis), table.curves(table.training_metric, axis)
     for row in table.rows:

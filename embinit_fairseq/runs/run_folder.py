@@ -1,6 +1,6 @@
-"""Read the folder of a run: does it hold this run, may a call continue it, is its training finished?
+"""Check the folder of a run: is it of this run, may a call continue it, is its training finished?
 
-The files of the folder: `record`.
+The module `record` lists the files of the folder.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def check_folder_of_run(folder: Path) -> None:
     """Raise DataError for a folder that has files but no run.
 
     A record, a folder `checkpoints`, or the file `settings` of a recipe make it the folder of a run. Empty files do
-    not count: a shell makes them for redirected output. Nor does what a call that was killed at its start has written.
+    not count: a shell makes them for redirected output. Files of a call that was killed at its start do not count.
     """
     if not folder.is_dir() or any((folder / name).exists() for name in (TRAINING, RESULT, CHECKPOINTS, "settings")):
         return
@@ -97,7 +97,7 @@ def record_before(folder: Path) -> dict[str, Any] | None:
 
 
 def log_before(folder: Path) -> RunLog:
-    """Return the log of the folder's run; if it is gone, what the result has of it."""
+    """Return the log of the folder's run; without a log, its values in the result."""
     log = read_log(folder / LOG)
     if log.sessions or not (folder / RESULT).is_file():
         return log
@@ -129,7 +129,7 @@ def check_same(folder: Path, before: Mapping[str, Any], record: Mapping[str, Any
 def check_last_checkpoint(folder: Path) -> None:
     """Raise DataError if a run has no last checkpoint: fairseq would train from scratch, into the same record.
 
-    It is missing if it was removed, and with --no-save and --no-last-checkpoints.
+    The checkpoint is missing if it was removed, and with --no-save and --no-last-checkpoints.
     """
     checkpoints = folder / CHECKPOINTS
     if any(checkpoints.glob("checkpoint_last*.pt")):
@@ -143,10 +143,10 @@ def check_last_checkpoint(folder: Path) -> None:
 
 
 def preparations_of_run(folder: Path, preparations: Mapping[str, Recorded]) -> dict[str, Recorded]:
-    """Return the records of a run's text; a record of the folder stays if the data have none any more.
+    """Return the preparation records of a run; a record of the folder stays if the data have lost theirs.
 
     Raises:
-        DataError: the text of the folder's run was prepared in another way than that of this call.
+        DataError: the text of the folder's run and the text of this call were prepared in different ways.
     """
     before = records_of_data([folder])
     both = {
@@ -162,9 +162,9 @@ def command_of(record: Mapping[str, Any]) -> Command:
 
 
 def reached(old: Command, new: Command, log: RunLog) -> str | None:
-    """Return why there is nothing left to do; None if there is.
+    """Return the reason why the training is finished; None if it is not.
 
-    A finished training does one update more if fairseq-train is started again.
+    A finished training would do one more update if fairseq-train was started again.
     """
 
     def limit(flag: str) -> float:  # 0: none, as in fairseq

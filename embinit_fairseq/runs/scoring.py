@@ -1,8 +1,8 @@
 """Score translations against references by sacrebleu, with signatures (`embinit score`).
 
 Five steps: read the translations in the order of the text, join their tokens, read the references, compute the scores,
-and write scores and texts to the folder of the run, where `embinit compare` reads them. What casts doubt on a score is
-a note next to it, also in the record.
+and write scores and texts to the folder of the run, where `embinit compare` reads them. Doubts about a score are notes
+next to it, also in the record.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _TOKENIZED = 100
 _SPACELESS = re.compile(f"[{SPACELESS}]")
 #: an unknown word in the sources and references that fairseq-generate prints
 _PRINTED_UNKNOWN = re.compile("<*<unk>>*")
-#: share of the lines that a text must have in common with the log; the normalisation of a text changes fewer
+#: smallest share of lines that text and log must have in common; the normalisation of a text changes fewer
 _LEAST_COMMON = 0.5
 #: BLEU of the log's own references from which a reference is the same text. Measured on Multi30k, with and without
 #: normalisation of the log's text: 99.7 and more; lower-cased or in subwords: less than 90.
 _LEAST_BLEU = 95.0
-#: relative difference of the numbers of words from which a text is joined in another way; Moses' tokens are 10 to 15 %
-#: more than the words of a text
+#: relative difference of the numbers of words from which a text is joined in another way; a text has 10 to 15 % more
+#: Moses tokens than words
 _MOST_WORDS = 0.04
 #: ends of sentences, which translations without an end lack
 _STOPS = frozenset(".!?\u3002\uff01\uff1f\u0964\u061f")
-#: where in a line -> its first or last word or sign; a mark that was left in is there in all lines
+#: place in a line -> its first or last word or sign; a mark that was left in is in all lines
 _ENDS = {"begin": re.compile(r"\s*(\w+|[^\w\s])"), "end": re.compile(r".*?(\w+|[^\w\s])\s*$")}
 #: number of lines from which that is no chance; share of the lines that have it, and at most of the other text's
 _NO_CHANCE, _MARKED, _MOST_MARKED = 10, 0.9, 0.1
@@ -63,21 +63,21 @@ _SETTINGS = {"beam": ("beam", int), "lenpen": ("lenpen", float), "checkpoint": (
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """What to score, and how; the options of `embinit score`.
+    """Hold the options of `embinit score`.
 
     Attributes:
         place: folder of a run, output of fairseq-generate, or plain text.
-        refs: references, each plain text; tokens if `tokenized` is "".
+        refs: references as plain text, or as tokens if `tokenized` is "".
         src: the text that was translated, to be copied to the run.
         subset: name of the translated subset.
         metrics: names of SCORES.
-        detokenize: how tokens are joined, see `tokens`; empty: as `preparation.json` says; None: as fairseq-generate
-            has joined them or, if it has not, as `preparation.json` says if there is one.
+        detokenize: steps that join tokens, see `detokenizers`; empty: the steps of `preparation.json`; None: the
+            tokens as fairseq-generate has joined them or, if it has not, as for empty if there is a record.
         lang: language of the references; None: as in the log.
-        tokenized: the reference in tokens, for BLEU on tokens in addition; "": only that, `refs` have tokens.
+        tokenized: the reference in tokens, for BLEU on tokens in addition; "": BLEU on tokens only, by `refs`.
         lowercase: ignore upper and lower case.
         tokenize: tokeniser of sacrebleu for BLEU; None: the language's.
-        confidence: with 95 % intervals.
+        confidence: add 95 % intervals.
     """
 
     place: str
@@ -95,16 +95,16 @@ class ScoreRequest:
 
 @dataclass(frozen=True)
 class Texts:
-    """Translations as text, with their references.
+    """Hold translations as text, with their references.
 
     Attributes:
-        translated: as they were read.
-        lang: language of the references; "" if it is not known.
-        decode: joins a line of tokens.
+        translated: the translations as they were read.
+        lang: language of the references; "" if it is unknown.
+        decode: function that joins a line of tokens.
         text: the translations.
-        references: each with as many lines.
+        references: texts with as many lines.
         notes: doubts about the translations and the references, for the reader of a score.
-        undo: the recorded preparation, if that says how tokens are joined.
+        undo: the recorded preparation, if tokens are joined by it.
     """
 
     translated: Translations
@@ -118,7 +118,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Scored:
-    """The result: scores as they are recorded, notes for the reader, files written."""
+    """Hold the result: scores as they are recorded, notes for the reader, files written."""
 
     scores: dict[str, Any]
     notes: tuple[str, ...] = ()
@@ -206,7 +206,7 @@ def _words(request: ScoreRequest, texts: Texts) -> list[str]:
 
 
 def _translation_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
-    """Say if the translations are another run's, of an unusual search, or still segmented."""
+    """Yield a note if the translations are another run's, of an unusual search, or still segmented."""
     translated, text, place = texts.translated, texts.text, Path(request.place)
     checkpoint = Path(translated.option("path") or "")
     if place.is_dir() and checkpoint.is_file() and place.resolve() not in checkpoint.resolve().parents:
@@ -244,7 +244,7 @@ def _form_notes(name: str, reference: Sequence[str], text: Sequence[str]) -> Ite
 
 
 def _mark_notes(name: str, lines: Sequence[str], others: str, expected: Sequence[str]) -> Iterator[str]:
-    """Say if nearly all lines begin or end alike, and hardly any of the other text does: with a language, or </s>."""
+    """Yield a note if nearly all lines begin or end with a mark such as a language or </s>, unlike the other text."""
     filled = [line for line in lines if line.strip()]
     if len(filled) < _NO_CHANCE:
         return
@@ -261,7 +261,7 @@ def _mark_notes(name: str, lines: Sequence[str], others: str, expected: Sequence
 
 
 def _reference_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
-    """Say if no reference is the log's: other sentences, or the same ones in tokens, in subwords, in another case."""
+    """Yield a note if no reference is the log's: other sentences, or the same in tokens, subwords or another case."""
     from fairseq_compat.languages import has_spaces
 
     targets = texts.translated.targets
@@ -279,8 +279,8 @@ def _reference_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
     advice = {"--detokenize for tokens": request.detokenize, "--lowercase for lower-cased text": request.lowercase}
     added = ", ".join(option for option, is_given in advice.items() if not is_given)
     join: Step = str if texts.translated.is_joined else texts.decode  # as the translations are joined
-    known = [at for at in targets if at not in shared or not _PRINTED_UNKNOWN.search(targets[at])]
-    own, expected = [join(targets[at]) for at in known], [reference[at] for at in known]
+    complete_lines = [at for at in targets if at not in shared or not _PRINTED_UNKNOWN.search(targets[at])]
+    own, expected = [join(targets[at]) for at in complete_lines], [reference[at] for at in complete_lines]
     metric = SCORES["bleu"].metric(request.lowercase, texts.lang, request.tokenize)
     bleu = metric.corpus_score(own, [expected]).score if own else 100.0
     words, expected_words = (sum(len(line.split()) for line in lines) for lines in (own, expected))
@@ -328,7 +328,7 @@ def _replaced(expected: Sequence[str], own: Sequence[str]) -> str:
 
 
 def _source_notes(request: ScoreRequest, texts: Texts, source: Sequence[str]) -> Iterator[str]:
-    """Say if the source is not the log's."""
+    """Yield a note if the source is not the log's."""
     sources = texts.translated.sources
     if (differing := len(sources) - len(_common(texts, sources, source))) > (1 - _LEAST_COMMON) * len(sources):
         yield (
@@ -338,7 +338,7 @@ def _source_notes(request: ScoreRequest, texts: Texts, source: Sequence[str]) ->
 
 
 def _common(texts: Texts, printed: Mapping[int, str], lines: Sequence[str]) -> set[int]:
-    """Return the numbers of the sentences that are the same text in the log, in tokens or joined, and in a file."""
+    """Return the numbers of the sentences whose text in the log, in tokens or joined, equals the file's."""
     return {
         at
         for at, line in printed.items()
@@ -363,7 +363,7 @@ def _letters(text: str) -> str:
 
 
 def _language_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
-    """Say if BLEU is computed by another language's rules."""
+    """Yield a note if BLEU is computed by another language's rules."""
     from fairseq_compat.languages import has_spaces, missing_tokenizer
 
     if request.tokenize is not None:

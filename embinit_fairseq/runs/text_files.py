@@ -1,7 +1,7 @@
-"""Read a file of translations, references or sources, and recognise what it is.
+"""Read a file of translations, references or sources, and recognise its form.
 
-It is output of fairseq-generate, or plain text with a sentence per line. Any other form (n-best list, table, JSON, XML)
-would be scored as if numbers and marks were words, so that it is named and refused.
+A file is output of fairseq-generate, or plain text with a sentence per line. Any other form (n-best list, table, JSON,
+XML) would be scored as if numbers and marks were words. It is refused with its name.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from embinit_fairseq.runs.log import CONFIGURATION, without_colours
 MARK = re.compile(r"[STHDPACEIW]-\d+(?:_\d+)?\t")
 #: name of a program of fairseq in its log
 PROGRAM = re.compile(r"\| fairseq_cli\.(\w+) \|")
-#: share of the lines that are fairseq-generate's from which a file is its output; share of the lines that have another
-#: form from which a file has it: a text may have tabs, quotation marks or numbers in some lines
+#: smallest share of fairseq-generate's lines in its output; smallest share of lines with another form in a file of this
+#: form: a text may have tabs, quotation marks or numbers in some lines
 _LEAST_SHARE, _LEAST_FORM = 0.1, 0.9
 #: a line of fairseq's log
 _LOG = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \| [A-Z]+ \| ")
-#: what another program has written into a line of fairseq-generate
+#: text of other programs inside a line of fairseq-generate
 _WITHIN = re.compile(rf"{MARK.pattern}|{_LOG.pattern}|\r|\[0?m$")
 #: lines of fairseq-interactive before 0.6.1: source, hypothesis, scores, alignment
 _UNNUMBERED = re.compile(r"H\t-?\d+\.\d+\t|[SOPA]\t")
 #: a code of a terminal that moves or erases, or another control character that is no white space
 _CONTROL = re.compile(r"\x1b(?:\[[\d;?]*\S?|.?)|[\x01-\x08\x0e-\x1a\x7f]")
-#: a carriage return within a line, after which a terminal writes over what was before
+#: a carriage return within a line, after which a terminal overwrites the text before it
 _OVERWRITTEN = re.compile(r"(?<=\S)\s*\r(?=.*\S)")
-#: number of lines from which a form that a sentence may have by chance is one
+#: smallest number of lines for a form that a sentence may have by chance
 _NO_CHANCE = 4
-#: form -> its lines, and the number of lines from which it is no chance
+#: form -> pattern of its lines, and the smallest number of lines that cannot be chance
 _FORMS = {
     "lines of fairseq-generate without tabs or after something else": (
         r"(?:\S*:|\W*)[STHDPACEIW]-\d+(?:_\d+)?(?!\w)|.*\b[HD]-\d+\W+-?\d+\.\d",
@@ -64,7 +64,7 @@ def read_file(path: Path, remedy: str = "name a file with a sentence per line") 
 
     Args:
         path: the file.
-        remedy: for the message about a missing file.
+        remedy: advice if the file is missing.
 
     Raises:
         DataError: the file is missing, empty or not UTF-8, has another form, or a line of fairseq-generate is damaged.
@@ -116,7 +116,7 @@ def _without_logs_within(lines: list[str]) -> list[str]:
 
 
 def _check_output(path: Path, lines: Sequence[str]) -> None:
-    """Raise DataError if a line of fairseq-generate has something before it or within it, or spaces for its tabs."""
+    """Raise DataError if a line of fairseq-generate has text before it or within it, or spaces instead of tabs."""
     if blanks := [line for line in lines if re.match(r"[HD]-\d+ +-?\d", line)]:
         raise DataError(
             f"{path}: {blanks[0].split()[0]} is followed by a space, expected a tab; give the file as fairseq-generate "
@@ -135,12 +135,12 @@ def _check_output(path: Path, lines: Sequence[str]) -> None:
 
 def _check_control(where: str, line: str) -> None:
     """Raise DataError if a line has a code that moves or erases on a terminal, or another control character."""
-    if (found := _CONTROL.search(line)) is None:
+    if (match := _CONTROL.search(line)) is None:
         return
     again = "write the file again without a terminal, colours and progress bars (--no-progress-bar > FILE 2>&1)"
-    if found[0][0] not in "\b\x1b":
-        again = f"replace it by a space: tr '\\{ord(found[0]):03o}' ' ' < FILE > NEW"
-    raise DataError(f"{where}: found the control character {found[0]!r}, expected text alone; {again}")
+    if match[0][0] not in "\b\x1b":
+        again = f"replace it by a space: tr '\\{ord(match[0]):03o}' ' ' < FILE > NEW"
+    raise DataError(f"{where}: found the control character {match[0]!r}, expected text alone; {again}")
 
 
 def check_not_overwritten(path: Path, lines: Sequence[str]) -> None:
@@ -154,7 +154,7 @@ def check_not_overwritten(path: Path, lines: Sequence[str]) -> None:
 
 
 def _form(lines: Sequence[str]) -> str:
-    """Return what (nearly) all lines are if they are no text, else ""."""
+    """Return the form of (nearly) all lines if they are no text, else ""."""
     filled = [line for line in lines if line.strip()]
     for form, (pattern, least) in _FORMS.items():
         if len(filled) >= least and sum(map(bool, map(re.compile(pattern).match, filled))) >= _LEAST_FORM * len(filled):

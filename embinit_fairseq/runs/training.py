@@ -47,7 +47,7 @@ from embinit_fairseq.vocab.preparation_record import copy_preparation, records_o
 _LOOK = 0.2
 #: launchers whose processes are not children of this one, so that their processor time is not known
 _ELSEWHERE = frozenset("srun mpirun mpiexec ssh docker".split())
-#: exit status of a training that was told to stop, has saved, and continues with the same command (`saved_stops` of
+#: exit status of a training that was stopped, has saved, and continues with the same command (`saved_stops` of
 #: fairseq_compat)
 STOPPED = 75
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -58,11 +58,10 @@ Watch = Callable[[str, RunLog], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a call ended.
+    """Describe the end of a call.
 
     Attributes:
-        code: exit status of the training; 128 + N after signal N; STOPPED; 1 if it ended before its
-            training was done.
+        code: exit status of the training; 128 + N after signal N; STOPPED; 1 if it ended too early.
         started: False if the training was finished before.
         record: result.json; training.json if the training has failed.
         notes: lines for the user.
@@ -82,14 +81,14 @@ def run(
     higher: bool = False,
     watch: Watch = lambda line, log: None,
 ) -> Outcome:
-    """Train, or say why there is nothing left to do.
+    """Train, or describe why the training is finished.
 
     Args:
         folder: the run.
         words: the command of the training.
-        labels: what tables are sorted by.
+        labels: labels by which tables have rows.
         metric: logged value that chooses the best epoch; None: as in the command.
-        higher: whether a higher value is better.
+        higher: True if a higher value is better.
         watch: called with the lines of the log.
 
     Raises:
@@ -142,7 +141,7 @@ def new_record(
     """Return the content of training.json of a run that is about to start.
 
     Args:
-        command: of the training.
+        command: the training's command.
         data: file -> hash, see `data_hashes`.
         labels, metric, higher: as for `run`.
     """
@@ -166,17 +165,17 @@ def continued_record(
     """Return this call's record, completed by the record of the run's earlier sessions.
 
     Args:
-        record: of this call.
-        before: of the earlier sessions.
-        labels: given to this call.
-        chooses: this call says what chooses the best epoch.
+        record: record of this call.
+        before: record of the earlier sessions.
+        labels: labels of this call.
+        chooses: True if this call names the metric of the best epoch.
     """
     # a record of an earlier version counts as one session of unknown length
     unknown = {"command": before["command"], "wall_s": None, "cpu_s": None}
-    kept = ("times", "wandb_run_id", *(() if chooses else ("metric", "higher_is_better")))
+    kept_keys = ("times", "wandb_run_id", *(() if chooses else ("metric", "higher_is_better")))
     return {
         **record,
-        **{key: before[key] for key in kept if key in before},
+        **{key: before[key] for key in kept_keys if key in before},
         "labels": {**record["labels"], **before["labels"], **labels},
         "vector_files": {**(before.get("vector_files") or {}), **record["vector_files"]},  # some may be gone
         "sessions": before.get("sessions") or [unknown],
@@ -247,7 +246,7 @@ def _wandb_variables(folder: Path, command: Command, record: dict[str, Any]) -> 
 def start(command: Sequence[str], log: IO[bytes], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a command that prints to `log`, whose lock it inherits, and reads nothing.
 
-    It has a process group of its own, so that a signal of the terminal (Ctrl-C) reaches it once, by its parent.
+    The command has its own process group, so that a signal of the terminal (Ctrl-C) reaches it once, by its parent.
     """
     return subprocess.Popen(
         command,
@@ -295,7 +294,7 @@ def _program(name: str) -> str:
 
 
 def _search_path() -> str:
-    """Return PATH with this interpreter's folder at the end: its environment need not be activated."""
+    """Return PATH with this interpreter's folder at the end, for environments that are not activated."""
     return os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
 
 

@@ -1,8 +1,8 @@
 """Read translations: output of fairseq-generate and fairseq-interactive, in one or several shards, or plain text.
 
-An output is complete: each sentence has a line of each kind, the log has its end. Shards are of one search of one text.
-Output in which the lines of translations are something else, such as the reference (--score-reference), is refused.
-Options that make them something else than a plain beam search are named.
+An output must be complete: each sentence has a line of each kind, the log has its end. Shards must be of one search of
+one text. Output without real translations, such as the reference (--score-reference), is refused. Options that change
+a plain beam search are named.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from embinit_fairseq.runs.log import CONFIGURATION, option_in
 from embinit_fairseq.runs.record import TRAINING, read_record
 from embinit_fairseq.runs.text_files import MARK, PROGRAM, check_not_overwritten, read_file
 
-#: output of fairseq-generate in the folder of a run: redirected, by --results-path, by the recipes
+#: names of fairseq-generate's output in the folder of a run: redirected, by --results-path, by the recipes
 _LOGS = ("{subset}.generate.log", "generate-{subset}.txt", "{subset}/generate.log")
 #: last lines of fairseq-generate, with the number of sentences, and of fairseq-interactive
 _END = re.compile(r"Translated ([\d,]+) sentences|Total time: ")
@@ -69,17 +69,17 @@ _EQUAL_IN_SHARDS = (
 
 @dataclass(frozen=True)
 class Translations:
-    """Translations in the order of the text.
+    """Hold translations in the order of the text.
 
     Attributes:
         path: the file.
-        tokens: as the model made them.
-        decoded: as fairseq-generate has joined them; None for plain text, and if it has joined them twice.
+        tokens: tokens of the model.
+        decoded: text that fairseq-generate has joined; None for plain text, and if it was joined twice.
         sources, targets: number of a sentence -> its source and its reference as fairseq-generate prints them.
-        configuration: options of fairseq-generate, as it prints them.
-        target_lang: target language in the options, or as fairseq-generate has found it in the data.
+        configuration: options of fairseq-generate, as printed.
+        target_lang: target language by the options, or by the data.
         nbest: the largest number of translations of a sentence.
-        is_text: plain text, not output of fairseq-generate.
+        is_text: True for plain text, False for output of fairseq-generate.
     """
 
     path: Path
@@ -99,11 +99,11 @@ class Translations:
 
     @property
     def is_joined(self) -> bool:
-        """True if fairseq-generate has joined the tokens (--tokenizer, --bpe), also those of the references."""
+        """Return True if fairseq-generate has joined the tokens (--tokenizer, --bpe), also of the references."""
         return self.decoded is not None and self.decoded != self.tokens
 
     def search(self) -> str:
-        """Return the options that make the translations something else than a plain beam search, "" for none."""
+        """Return the options that change a plain beam search, "" for none."""
         values = {name: option_in(self.configuration, name) for name in SEARCH}
         flags = [_flag(name, value) for name, value in values.items() if value and not _is_plain(name, value)]
         if self.nbest > 1 and not any(flag.startswith("--nbest ") for flag in flags):
@@ -133,11 +133,11 @@ def translations_in(run: Path, subset: str) -> list[Path]:
         DataError: there is none, with the command that makes it; or there are two.
     """
     names = [name.format(subset=subset) for name in _LOGS]
-    found = [run / name for name in names if (run / name).is_file()]
-    if len(found) > 1:
-        raise DataError(f"{found[0]} and {found[1].name}: two outputs of fairseq-generate; remove the older one")
-    if found:
-        return found
+    logs = [run / name for name in names if (run / name).is_file()]
+    if len(logs) > 1:
+        raise DataError(f"{logs[0]} and {logs[1].name}: two outputs of fairseq-generate; remove the older one")
+    if logs:
+        return logs
     if shards := sorted([*run.glob(f"{subset}.generate.*.log"), *run.glob(f"generate-{subset}.shard*.txt")]):
         return shards
     raise DataError(
@@ -151,11 +151,11 @@ def translations_in(run: Path, subset: str) -> list[Path]:
 
 @dataclass
 class _Shard:
-    """The content of one output of fairseq-generate.
+    """Hold the content of one output of fairseq-generate.
 
     Attributes:
         path: the file.
-        lines: its lines.
+        lines: lines of the file.
         best: kind of line (H, D) -> number of a sentence -> its translation with the highest score.
         once: kind of line (S, T) -> number of a sentence -> text.
         printed: kind of line -> number of a sentence -> how often it is printed.
@@ -174,15 +174,15 @@ class _Shard:
 
     @property
     def nbest(self) -> int:
-        """The largest number of translations of a sentence."""
+        """Return the largest number of translations of a sentence."""
         return max((count for kind in "HD" for count in self.printed.get(kind, {}).values()), default=1)
 
 
 def _read_outputs(path: Path, lines: Sequence[str]) -> list[_Shard]:
-    """Return the outputs in one file, which begin with their options: of several shards, after that of the training.
+    """Return the outputs in one file, which begin with their options: one per shard, perhaps after a training's log.
 
     Raises:
-        DataError: there are no translations, not all of them, or they are given by the reference.
+        DataError: there are no translations, not all of them, or they copy the reference.
     """
     starts = [at for at, line in enumerate(lines) if _configuration(line)]
     bounds = [0, *starts[1:], len(lines)]
@@ -220,7 +220,7 @@ def _read_output(path: Path, lines: Sequence[str]) -> _Shard:
             elif kind in shard.best:
                 score, tab, text = line[mark.end() :].partition("\t")
                 value, text = (_number(score), text) if tab else (math.nan, score)
-                # of equal ones the first, as fairseq sorts them
+                # the first of equal ones, as fairseq sorts them
                 if number not in shard.best[kind] or value > highest[kind, number]:
                     shard.best[kind][number], highest[kind, number] = text, value
         elif end := _END.search(line):
@@ -248,7 +248,7 @@ def _number(score: str) -> float:
 
 
 def _check_free(shard: _Shard) -> None:
-    """Raise DataError if the translations are given by the reference."""
+    """Raise DataError if the translations copy the reference."""
     path, options, tokens = shard.path, shard.configuration, shard.best["H"]
     again = "translate again without it"
     if option_in(options, "score_reference") == "True":
@@ -319,7 +319,7 @@ def read_translations(paths: Sequence[Path]) -> Translations:
 
     Raises:
         DataError: there are no translations, not all of them, a sentence is in two shards, shards are of different
-            texts or searches, or the translations are given by the reference.
+            texts or searches, or the translations copy the reference.
     """
     files = [(path, *read_file(path)) for path in paths]
     path, lines, is_output = files[0]
@@ -367,7 +367,7 @@ def _tokens_in(shards: Sequence[_Shard]) -> dict[int, str]:
 
 
 def _check_none_missing(paths: Sequence[Path], tokens: Mapping[int, str], configuration: str) -> None:
-    """Raise DataError if there are translations of later sentences, but not of each one before."""
+    """Raise DataError if a sentence before a translated one has no translation."""
     if missing := [number for number in range(max(tokens)) if number not in tokens]:
         remedy = "run fairseq-generate again"
         if option_in(configuration, "skip_invalid_size_inputs_valid_test") == "True":
@@ -379,13 +379,13 @@ def _check_none_missing(paths: Sequence[Path], tokens: Mapping[int, str], config
 
 
 def _is_joined_twice(configuration: str, tokens: Mapping[int, str], decoded: Mapping[int, str]) -> bool:
-    """Return True if lines D- and T- have lost their spaces: of --bpe with --remove-bpe, without fairseq_compat."""
+    """Return True if lines D- and T- have lost their spaces, by --bpe with --remove-bpe without fairseq_compat."""
     options = {option_in(configuration, name) for name in ("post_process", "remove_bpe")}
     return "sentencepiece" in options and is_glued(tokens.values(), decoded.values()) and decoded != tokens
 
 
 def is_glued(tokens: Iterable[str], decoded: Iterable[str]) -> bool:
-    """Return True if lines are others without their spaces."""
+    """Return True if the decoded lines are the lines of tokens without their spaces."""
     return [line.replace(" ", "") for line in tokens] == [*decoded]
 
 
@@ -419,8 +419,8 @@ def read_lines(path: Path, of: str, expected: int, remedy: str = "their referenc
 
     Args:
         path: the text.
-        of: plural noun, for the message: things that the text must have a line for.
-        expected: their number.
+        of: plural noun, for the message: the things that have a line in the text.
+        expected: number of these things.
         remedy: the right text, for the message.
     """
     lines, is_output = read_file(path)

@@ -24,19 +24,19 @@ from embinit_fairseq.vocab.preparation_record import (
 from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
 from embinit_fairseq.vocab.step_files import contents
 
-#: option of a step with a file that joins symbols -> what --detokenize calls its value; codes of BPE join nothing
+#: option of a step with a file that joins symbols -> name of its value in --detokenize; codes of BPE join nothing
 _FILES = {"model": "MODEL", "tokenizer": "DIR"}
 
 
 @dataclass(frozen=True)
 class Undo:
-    """The way back from the symbols of translations to text, as a record says."""
+    """Turn the symbols of translations into text by a record."""
 
     recorded: Recorded
 
     @property
     def words_of_user(self) -> list[str]:
-        """The same as words of --detokenize: `["bpe", "moses"]`."""
+        """Return the steps as words of --detokenize: `["bpe", "moses"]`."""
         names = []
         for step in reversed(self.recorded.steps):
             entry = STEPS[step["step"]]
@@ -58,12 +58,12 @@ class Undo:
 
     @property
     def steps(self) -> str:
-        """The steps, as a user writes them."""
+        """Return the steps, as a user writes them."""
         return written(self.recorded.steps)
 
     @property
     def is_of_moses(self) -> bool:
-        """True if the text consisted of Moses' words before it was segmented."""
+        """Return True if the text consisted of Moses' words before it was segmented."""
         return self.words_of_user[-1:] == ["moses"]
 
     def words(self, line: str) -> str:
@@ -72,7 +72,7 @@ class Undo:
 
 
 def recorded_undo(place: Path, translated: Translations, must_exist: bool) -> Undo | None:
-    """Return how the target's text was prepared, as recorded in the run, next to the data's dictionary, or elsewhere.
+    """Return the preparation of the target's text, recorded in the run, next to the data's dictionary, or elsewhere.
 
     Args:
         place: the run, or the translations.

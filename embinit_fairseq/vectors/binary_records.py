@@ -79,7 +79,7 @@ class RecordScan:
 
     Args:
         path: the file, for messages.
-        stream: at the first record.
+        stream: stream that is at the first record.
         count: number of records.
         separator: byte that ends a word.
         payload: bytes after the separator.
@@ -110,8 +110,8 @@ class RecordScan:
         self._wanted = wanted
         self._strict = strict
         self._keys = frozenset() if wanted is None else _keys(wanted)
-        # A record that is incomplete, or whose word may go on after its first space, is matched by the last part, as an
-        # empty word.
+        # A record that is incomplete, or whose word may continue after its first space, is matched by the last part,
+        # as an empty word.
         sign, check = re.escape(separator), b""
         if separator == b" ":
             certain = _CERTAIN if payload >= _CERTAIN_BYTES else b"(?!)"
@@ -142,7 +142,7 @@ class RecordScan:
     def _records(
         self, buffer: bytes, begin: int, words: list[bytes], number: int
     ) -> Generator[tuple[int, str, bytes], None, int]:
-        """Yield the wanted ones of the records that begin at byte `begin`; return the byte after the records."""
+        """Yield the wanted records from byte `begin` on; return the byte after the records."""
         # A word's payload begins after all words so far and the payloads before it.
         lengths = list(accumulate(map(len, words)))
         for index in self._candidates(words):
@@ -234,12 +234,12 @@ class RecordScan:
 
 
 def _are_weights(values: np.ndarray) -> bool:
-    """Return True for absolute values that weights have."""
+    """Return True if all absolute values are in the range of weights."""
     return bool(((values == 0) | ((values > _SMALLEST) & (values < _LARGEST))).all())
 
 
 def _keys(wanted: Wanted) -> frozenset[bytes] | frozenset[str]:
-    """Return how words that may be wanted look in the file, and the empty word, which is counted.
+    """Return words that may be wanted as the file spells them, and the empty word, which is counted.
 
     word2vec ends its vectors with a newline, other programs do not: it is read as the beginning of the next word.
     """

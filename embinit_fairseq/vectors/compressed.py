@@ -98,7 +98,7 @@ def _open(path: str) -> Any:
 
 
 def _member(path: str, names: list[str], member: str | None) -> str:
-    """Return the member of a zip archive that is named, or the only one."""
+    """Return the named member of a zip archive, or its only one."""
     held = listed(names)
     if member is None and len(names) != 1:
         vectors = [name for name in names if name.endswith((".txt", ".vec", ".bin", ".tsv"))]

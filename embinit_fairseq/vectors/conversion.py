@@ -1,4 +1,4 @@
-"""Lines of code that convert files of other tools into .npz; nothing of them is executed here."""
+"""Make lines of code that convert files of other tools into .npz; they are not executed here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 #: from d, word -> vector, or words and a matrix in any order, to w and m. Words are a list, word -> row or row -> word;
-#: those of Python 2 are bytes.
+#: words of Python 2 are bytes.
 PAIR = (
     "d = (d.values() if 2 in map(numpy.ndim, d.values()) else ([*d], [*d.values()])) if isinstance(d, dict) else d; "
     "w, m = sorted(d, key=numpy.ndim); "
@@ -22,7 +22,7 @@ def npz_line(code: str, words: str, matrix: str, package: str = "") -> str:
     Args:
         code: statements that read the file.
         words, matrix: expressions for its words and their vectors.
-        package: what the code imports, but NumPy.
+        package: packages that the code imports in addition to NumPy.
     """
     packages = f"numpy, {package}" if package else "numpy"
     return (

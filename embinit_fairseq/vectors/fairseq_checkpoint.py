@@ -1,6 +1,6 @@
-"""fairseq checkpoints, with the `dict.txt` in the same folder, as vectors.
+"""Read fairseq checkpoints, with the `dict.txt` in the same folder, as vectors.
 
-Row order is that of fairseq's Dictionary: `<s>`, `<pad>`, `</s>`, `<unk>`, the lines of `dict.txt`, and then the rows
+Rows are ordered as in fairseq's Dictionary: `<s>`, `<pad>`, `</s>`, `<unk>`, the lines of `dict.txt`, and then the rows
 that the task appends: `<mask>`, language tags. Letters: V rows that were read, D columns.
 """
 
@@ -59,7 +59,7 @@ def task_name(task: Mapping[str, Any]) -> str:
 
 
 def _appended_symbols(task: Mapping[str, Any]) -> set[str] | None:
-    """Return the symbols that one of _TAG_TASKS appends to its dictionary, None if its options do not say."""
+    """Return the symbols that one of _TAG_TASKS appends to its dictionary, None if its options do not name them."""
     name = task_name(task)
     option, tag, switches, has_mask = _TAG_TASKS[name]
     languages = task.get(option)
@@ -82,7 +82,7 @@ def _appended_symbols(task: Mapping[str, Any]) -> set[str] | None:
 class FairseqRows(NamedTuple):
     """The rows of a dictionary.
 
-    symbols: of all rows of the dictionary. words: symbol -> row, without specials and fillers. specials: role -> row.
+    symbols: the symbol of each row. words: symbol -> row, without specials and fillers. specials: role -> row.
     overwritten: symbols that a later line of the file repeats.
     """
 
@@ -92,7 +92,7 @@ class FairseqRows(NamedTuple):
     overwritten: int
 
     def are_of(self, digest: str | None, count: int) -> bool:
-        """Return False if a training's dictionary of as many rows had other symbols. digest: of its symbols."""
+        """Return False if a training's dictionary with as many rows had other symbols. digest: hash of its symbols."""
         symbols = [*self.symbols, *["<mask>"] * (self.specials.get("mask") == len(self.symbols))]
         return len(symbols) != count or digest in (None, symbols_digest(symbols))
 
@@ -123,7 +123,7 @@ def read_rows(file: Path, count: int | None = None, task: Mapping[str, Any] | No
 
 
 def _check_appended(file: Path, size: int, appended: int, task: Mapping[str, Any], rows: Mapping[str, int]) -> None:
-    """Raise CheckpointError unless a task appends so many rows: else rows after a lost line are other words' rows.
+    """Raise CheckpointError unless a task appends as many rows: after a lost line, words get other words' rows.
 
     Args:
         file: the dictionary, which describes `size` rows.
@@ -137,17 +137,17 @@ def _check_appended(file: Path, size: int, appended: int, task: Mapping[str, Any
     if appended == expected or (appended > 0 and expected is None):
         return
     tags = f", and its task appends {expected}" if expected else ""
-    found = (
+    description = (
         f"the embedding matrix has {size + appended} rows, but {file.name} in the same folder describes {size}{tags}"
     )
     more = appended - (expected or 0)
     if appended > 0 and name == _CHANGED_TASK and (more < 0 or more in _MORE_ROWS):
         logger.warning(
-            "%s; if lines of the dictionary were removed or added, the words after them get wrong rows", found
+            "%s; if lines of the dictionary were removed or added, the words after them get wrong rows", description
         )
         return
     raise CheckpointError(
-        f"{found} (4 specials and its lines; task {name or 'unknown'}); put the dictionary of this checkpoint's "
+        f"{description} (4 specials and its lines; task {name or 'unknown'}); put the dictionary of this checkpoint's "
         "training data there, without removing or adding lines"
     )
 
@@ -162,11 +162,11 @@ def find_dictionary(
 
     Args:
         checkpoint: the file.
-        language: of the matrix, if it is recorded.
+        language: language of the matrix, if it is recorded.
         data: folder of the training data, for messages.
         count: rows of the matrix.
         task: options of the training's task.
-        digest: of the training's dictionary, if it is recorded.
+        digest: digest of the training's dictionary, if it is recorded.
 
     Raises:
         CheckpointError: if there is none, or several fit.
@@ -225,7 +225,7 @@ class FairseqCheckpoint(VectorReader):
     Args:
         path: the checkpoint.
         dim: the expected D (None: any).
-        strict: without effect, nothing in a checkpoint may be broken.
+        strict: has no effect; nothing in a checkpoint may be broken.
         side: "encoder" (the default), "decoder", "encoder_p" or "decoder_p". A model with one matrix has it on both
             sides, a model with one stream has it for both streams.
 

@@ -1,4 +1,4 @@
-"""fastText's binary models: a word's vector is the mean of its own row and the rows of its character n-grams.
+"""Read fastText's binary models: a word's vector is the mean of its own row and the rows of its character n-grams.
 
 Letters: V rows that were read, D columns.
 """

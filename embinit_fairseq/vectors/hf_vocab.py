@@ -157,7 +157,7 @@ def find_specials(declared: Mapping[str, Any], rows: Mapping[str, int]) -> dict[
     return specials
 
 
-# ---- What `embinit export-hf` writes --------------------------------------------------------------------------------
+# ---- Files that `embinit export-hf` writes --------------------------------------------------------------------------
 
 #: class of its Python tokenizer
 EXPORTED_CLASS = "TupeTokenizer"
@@ -170,7 +170,7 @@ EXPORTED_FILES = {
     "model": "spiece.model",
     "tokenizer": "subwords.json",
 }
-#: steps that change a word, not only a text; those that make subwords do, too
+#: steps that change words, not only texts; steps that make subwords change words, too
 _OF_WORDS = ("lowercase", "kim")
 
 # ---- Tokens and their rows ------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ _PADDING = 4096
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens of a model's tokenizer, spelled as it spells them.
+    """Hold the tokens of a model's tokenizer, in its spelling.
 
     rows: token -> row of the embedding matrix. markers: one of table.MARKERS. specials: role -> row. added: tokens
     stored as text. is_bytes: the other tokens are in GPT-2's byte alphabet. segment: text -> its tokens. normalise:
@@ -221,7 +221,7 @@ class Vocabulary:
 
     @cached_property
     def _before_word(self) -> str:
-        """A space, if the tokenizer does not mark the first word of a text as one (GPT-2, Gemma)."""
+        """Return a space if the tokenizer does not mark the first word of a text as a word (GPT-2, Gemma)."""
         sign = PREFIX.get(self.markers, "") if self.markers != "wordpiece" else ""
         first = self.segment("a")[:1]
         return " " if first and not first[0].startswith(sign) else ""
@@ -250,7 +250,7 @@ def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabu
         tokenizer = _open_with_transformers(directory)
         backend = getattr(tokenizer, "backend_tokenizer", None)
         declared = tokenizer.special_tokens_map
-        # what the directory says of added tokens counts: transformers 5 exchanges two of Pegasus
+        # added tokens get their rows in the directory: transformers 5 exchanges two of Pegasus
         stored = read_optional_json(directory / "tokenizer_config.json").get("added_tokens_decoder", {})
     rows: dict[str, int] = tokenizer.get_vocab()
     if backend is None:

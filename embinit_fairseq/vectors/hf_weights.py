@@ -35,7 +35,7 @@ DEPTHS = ("*/", "*/*/", "*/*/*/")
 
 #: The module that holds the input embedding: word_embeddings (BERT), shared (T5), wte (GPT-2), embed_tokens (Llama),
 #: embed_in (GPT-NeoX), tok_embeddings (ModernBERT), token_embedding (CLIP), tokens_embed (GPT), embeddings (XLM).
-#: Models of pictures and text have others, which are not meant: of the vision model, of InstructBLIP's qformer.
+#: Embeddings of vision models and of InstructBLIP's qformer are not meant.
 _EMBEDDING = re.compile(
     r"(?!.*(vision|qformer))(.*\.)?(shared|wte|embed_in|embed_tokens|((input|tok(en)?s?|words?)_)?emb(ed)?(ding)?s?)(\.weight)?"
 )
@@ -177,7 +177,7 @@ def _choose(names: Sequence[str], side: str) -> str | None:
 
 
 def _choose_by_size(file: Path, names: Sequence[str], available: dict[str, Matrix], config: Mapping[str, Any]) -> str:
-    """Return the only matrix, except heads, of `vocab_size` rows (config.json); VectorFileError if there is not one."""
+    """Return the only matrix of `vocab_size` rows (config.json) that is no head; VectorFileError if not one."""
     size = config.get("vocab_size") or (config.get("text_config") or {}).get("vocab_size")
     fitting = [name for name in available if available[name].shape[0] == size and not _HEAD.search(name)]
     if len(fitting) == 1:

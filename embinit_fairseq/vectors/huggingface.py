@@ -1,4 +1,4 @@
-"""Hugging Face model directories as vectors: the input embedding, with the vocabulary of its tokenizer.
+"""Read Hugging Face model directories as vectors: the input embedding, with the vocabulary of its tokenizer.
 
 Letters: V rows that were read, D columns.
 """
@@ -37,7 +37,7 @@ class HuggingFaceDirectory(VectorReader):
     Args:
         path: the directory.
         dim: the expected D (None: any).
-        strict: without effect, nothing in such a directory may be broken.
+        strict: has no effect; nothing in such a directory may be broken.
         side: "encoder" (the default) or "decoder", for a model that has an embedding matrix for each.
     """
 
@@ -76,7 +76,7 @@ class HuggingFaceDirectory(VectorReader):
 
     @property
     def spelling(self) -> Spelling:
-        """How the tokenizer changes text before it looks for tokens."""
+        """Return how the tokenizer changes text before it looks for tokens."""
         return Spelling(self.vocabulary.normalise)
 
     def read(self, wanted: Wanted | None = None) -> VectorTable:

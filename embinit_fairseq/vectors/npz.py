@@ -1,4 +1,4 @@
-"""Vectors in NumPy's `.npz`: `words` (V strings) and `matrix` or `vectors` (V, D), never pickles."""
+"""Read vectors in NumPy's `.npz`: `words` (V strings) and `matrix` or `vectors` (V, D), never pickles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NpzVectors(VectorReader):
     Args:
         path: the archive.
         dim: the expected D (None: any).
-        strict: without effect, such a file has no broken lines.
+        strict: has no effect; such a file has no broken lines.
     """
 
     format = "npz"

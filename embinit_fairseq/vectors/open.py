@@ -1,4 +1,4 @@
-"""Open vectors: recognise the format of a file or folder; several files as one.
+"""Open vectors: recognise the format of a file or folder; join several files.
 
 A user may write:
 
@@ -39,7 +39,7 @@ class Format:
     """A format of vectors.
 
     Args:
-        title: for help texts.
+        title: name in help texts.
         reader: called as `reader(path, dim, strict)`.
         has_sides: a file may have several embedding matrices, so that the reader takes a `side` as well.
     """
@@ -67,10 +67,10 @@ SOURCES_HELP = ", ".join(format.title for format in FORMATS.values()) + "; text 
 _PICKLE = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
 #: bytes that text does not have
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
-#: what Python's lists and NumPy's numbers have around the digits, and quotes
+#: characters around the digits of Python's lists and NumPy's numbers, and quotes
 _CALL = re.compile(rb"[A-Za-z][A-Za-z0-9_.]*\(")
 _DECORATION = re.compile(rb"[A-Za-z][A-Za-z0-9_.]*\(|[\"\[\]()]")
-#: bytes that a format is recognised from
+#: number of bytes from which a format is recognised
 _HEAD = 1 << 20
 
 
@@ -106,7 +106,7 @@ def open_vectors(
 
 
 def _remedy_of_missing(path: str) -> str:
-    """Return what to do about a missing file; hydra changes into a folder of its own, models have names on a hub."""
+    """Return the remedy for a missing file; hydra changes into a folder of its own, models have names on a hub."""
     if os.path.isabs(path):
         return "check the path"
     is_name = not os.path.splitext(path)[1]
@@ -167,7 +167,7 @@ def _check_is_model(folder: str) -> None:
 
 
 def _without_numbers(path: str, lines: list[bytes], header: tuple[int, int] | None) -> str:
-    """Return what to say after the path of a text whose first lines do not end with numbers."""
+    """Return the message, after the path, about a text whose first lines do not end with numbers."""
     if remedy := table_of_other_tool(path, lines):
         return remedy
     for number, line in enumerate(lines, 1):
@@ -190,7 +190,7 @@ def _without_numbers(path: str, lines: list[bytes], header: tuple[int, int] | No
 
 
 def _check_is_vectors(path: str, head: bytes) -> None:
-    """Raise VectorFileError, with the remedy, for what people often have instead of the file."""
+    """Raise VectorFileError, with the remedy, for files that people often have instead."""
     first = head.lstrip().split(b"\n", 1)[0]
     if not first:
         mistake: str | None = "the file is empty; download it again, or check the path"
@@ -217,7 +217,7 @@ _SEVERAL = re.compile(r"(concat|avg)(-l2)?:(.*)", re.DOTALL)
 class SourceSpec:
     """The files that a user names for one embedding matrix; `init.alignment` puts their vectors together.
 
-    text: what the user wrote. files: path and format (None: to be recognised). how: None, "concat" or "avg". unit:
+    text: the user's spelling. files: path and format (None: to be recognised). how: None, "concat" or "avg". unit:
     scale vectors to length 1.
     """
 
@@ -228,16 +228,16 @@ class SourceSpec:
 
     @property
     def method(self) -> str | None:
-        """How several files are joined, as the user writes it: "concat", "avg-l2", ...; None for one file."""
+        """Return how several files are joined, as the user writes it: "concat", "avg-l2", ...; None for one file."""
         return self.how and self.how + ("-l2" if self.unit else "")
 
     @property
     def paths(self) -> list[str]:
-        """The files, in the user's order."""
+        """Return the files, in the user's order."""
         return [path for path, _ in self.files]
 
     def named(self, name: Callable[[str], str]) -> str:
-        """Return the text with another name for each path."""
+        """Return the text with each path replaced by `name(path)`."""
         if self.how is None:
             return name(self.paths[0])
         files = ((f"{format}=" if format else "") + name(path).replace(",", ",,") for path, format in self.files)
@@ -248,7 +248,7 @@ def parse_source(text: str, format: str | None = None) -> SourceSpec:
     """Parse `FILE`, or `concat:A,B` and so on, where each file may be `FORMAT=FILE`; `,,` is a comma inside a name.
 
     Args:
-        text: what the user wrote; `~` is expanded.
+        text: the user's spelling; `~` is expanded.
         format: format of the files that name none.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Say what a text is whose lines are not vectors in a format of `open.FORMATS`, and how to convert or correct it."""
+"""Describe a text whose lines are not vectors in a format of `open.FORMATS`, and how to convert or correct it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INTEGER = re.compile(rb"-?\d+")
 
 
 def text_of_other_tool(lines: list[bytes]) -> str | None:
-    """Return what lines of text are if words with numbers are not vectors, and the remedy; None if they may be.
+    """Describe lines of words and numbers that are not vectors, with the remedy; return None if they may be vectors.
 
     lines: the first lines of a file, without a header `ROWS DIM`.
     """
@@ -58,7 +58,7 @@ _SEPARATORS = (";", "\t", " ", ",")
 
 
 def table_of_other_tool(path: str, lines: list[bytes]) -> str | None:
-    """Return the fault of a table with words and numbers that text of vectors has otherwise, and the remedy; else None.
+    """Describe how a table of words and numbers differs from text of vectors, with the remedy; None for other text.
 
     lines: the first lines of a file; the first one may be the names of the columns.
     """

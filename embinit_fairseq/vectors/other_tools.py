@@ -111,7 +111,7 @@ _FILES: tuple[tuple[bytes, str, str], ...] = (
         "give vectors, or the checkpoint with its dict.txt next to it",
     ),
 )
-_COMPILED = tuple((re.compile(pattern), found, remedy) for pattern, found, remedy in _FILES)
+_COMPILED = tuple((re.compile(pattern), description, remedy) for pattern, description, remedy in _FILES)
 
 #: a file in a folder -> the folder's tool, remedy
 _SPACY = "k = [*v.vectors.keys()]", "[v.strings[i] for i in k]", "[v.vectors[i] for i in k]"
@@ -162,9 +162,9 @@ def file_of_other_tool(path: str, head: bytes) -> str | None:
     """
     if head.startswith(b"\x93NUMPY"):
         return pickled_arrays(path) if re.match(rb".{10,12}\{'descr': '\|O'", head, re.DOTALL) else _array_alone(path)
-    for pattern, found, remedy in _COMPILED:
+    for pattern, description, remedy in _COMPILED:
         if pattern.match(head):
-            return f"{found}; {with_paths(remedy, path) if remedy else _folder_of(path)}"
+            return f"{description}; {with_paths(remedy, path) if remedy else _folder_of(path)}"
     if _is_binary_glove(head):
         return "numbers without words, as GloVe's vectors.bin has; give vectors.txt (glove -binary 2 writes both)"
     return None
@@ -172,9 +172,9 @@ def file_of_other_tool(path: str, head: bytes) -> str | None:
 
 def folder_of_other_tool(path: str) -> str | None:
     """Return the tool that wrote a folder, unless it is a Hugging Face model, and the remedy; None if it may be one."""
-    for name, found, remedy in _FOLDERS:
+    for name, description, remedy in _FOLDERS:
         if next(Path(path).glob(name), None):
-            return f"{found}; {with_paths(remedy, path)}"
+            return f"{description}; {with_paths(remedy, path)}"
     return None
 
 
@@ -187,7 +187,7 @@ def _folder_of(path: str) -> str:
 
 
 def pickled_arrays(path: str, names: Sequence[str] = ()) -> str:
-    """Return what a file of NumPy with Python objects is, and the remedy. names: arrays of an .npz file."""
+    """Describe a file of NumPy with Python objects, with the remedy. names: arrays of an .npz file."""
     code = "d = numpy.load({path!r}, allow_pickle=True, encoding='bytes')"
     if names:
         code += f"; d = [d[n][()] for n in {literal([*names])}]; d = d[0] if len(d) == 1 else d"
@@ -216,17 +216,17 @@ def _is_binary_glove(head: bytes) -> bool:
 
 
 def arrays_of_other_tool(path: str, arrays: Mapping[str, np.ndarray]) -> str:
-    """Return what an .npz file without `words` and `matrix` holds, and the remedy."""
-    found = f"no arrays `words` and `matrix`, it holds {', '.join(arrays) or 'nothing'}"
+    """Describe an .npz file without `words` and `matrix`, with the remedy."""
+    description = f"no arrays `words` and `matrix`, it holds {', '.join(arrays) or 'nothing'}"
     matrices = [name for name, array in arrays.items() if array.ndim == 2 and array.dtype.kind == "f"]
     matrix = max(matrices, key=lambda name: arrays[name].size, default="MATRIX")
     words = next((name for name, array in arrays.items() if array.ndim == 1 and array.dtype.kind in "US"), "WORDS")
     load, words = "a = numpy.load({path!r})", f"a[{literal(words)}]"
     if marian := next((name for name in matrices if re.fullmatch(r"(encoder_|decoder_)?Wemb(_all|_dec)?", name)), None):
-        found = f"a model of Marian or Nematus ({found}), whose words are in its vocabulary (.yml, .json)"
+        description = f"a model of Marian or Nematus ({description}), whose words are in its vocabulary (.yml, .json)"
         load, matrix, words = f"{load}; v = yaml.safe_load(open('VOCABULARY'))", marian, "sorted(v, key=v.get)"
     line = npz_line(load, words, f"a[{literal(matrix)}]", package="yaml" if marian else "")
-    return f"{found}; {with_paths(line, path, '.words.npz')}"
+    return f"{description}; {with_paths(line, path, '.words.npz')}"
 
 
 #: a line of MUSE's folder, where its class is
@@ -262,7 +262,7 @@ def words_with_matrix(path: str, content: Any) -> str | None:
 
 
 def state_of_other_tool(path: str, content: Any) -> str:
-    """Return what a file of torch.save holds if it is not a fairseq checkpoint, and the remedy."""
+    """Describe a file of torch.save that is not a fairseq checkpoint, with the remedy."""
     if remedy := words_with_matrix(path, content):
         return remedy
     shapes = {len(_shape(value)) for value in content.values()} if isinstance(content, Mapping) else set()
@@ -282,7 +282,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _parts(content: Any, place: str = "d", depth: int = 2) -> Iterator[tuple[str, Any]]:
-    """Yield (code, value) of what a container holds, and of what containers in it hold (Stanza's `vocab`)."""
+    """Yield (code, value) for the items of a container, and of containers in it (Stanza's `vocab`)."""
     is_mapping = isinstance(content, Mapping)
     if depth and (is_mapping or isinstance(content, (tuple, list))) and not _words_in(place, content):
         for name, value in content.items() if is_mapping else enumerate(content):

@@ -1,4 +1,4 @@
-"""The interface of all readers of vectors, and the checks that they share.
+"""Define the interface of all readers of vectors, and the checks that they share.
 
 To add a format: a subclass of `VectorReader`, and a line in `open.FORMATS`.
 Letters: V rows of a file that were read, D columns.
@@ -49,7 +49,7 @@ class Wanted:
 class Origin:
     """Describe the file of a table, for reports.
 
-    rows: of the file, wanted or not. markers: one of MARKERS. duplicates: later rows of a word, which are ignored.
+    rows: number of rows in the file. markers: one of MARKERS. duplicates: later rows of a word, which are ignored.
     broken_lines: ignored unless strict. side: "encoder" or "decoder" if the model has an embedding matrix for each.
     language: label of the words that are used, if the file has words of several languages (`/c/de/`).
     """
@@ -67,7 +67,7 @@ class Origin:
 
 @dataclass
 class VectorTable:
-    """The wanted rows of a file, in its order; of repeated words the first.
+    """Hold the wanted rows of a file, in its order; of repeated words the first row.
 
     matrix: (V, D) float32, C-contiguous. specials: role (bos, eos, unk, pad, mask) -> (D,) float32, for formats that
     define special rows (`[CLS]` of BERT, `</s>` of T5); they are not in `words`. added: words that were added to a
@@ -100,7 +100,7 @@ class VectorReader:
 
     @property
     def spelling(self) -> Spelling:
-        """How the file spells words, as far as it is known before the rows are read."""
+        """Return how the file spells words, as far as it is known before the rows are read."""
         return Spelling(label=find_label(self.first_words()))
 
     def read(self, wanted: Wanted | None = None) -> VectorTable:

@@ -1,4 +1,4 @@
-"""Vectors as text: GloVe (no header) and word2vec / fastText `.vec` (header), plain or compressed.
+"""Read vectors from text: GloVe (no header) and word2vec / fastText `.vec` (header), plain or compressed.
 
 A line is a word and D numbers. The lines are scanned for wanted words only; the numbers of the wanted lines are
 parsed in batches. Lines end with LF (CRLF is read too), fields are separated by spaces or tabs; every other character,
@@ -78,21 +78,21 @@ class TextVectors(VectorReader):
         return VectorTable(words, matrix, origin)
 
     def _check_rows(self, rows: RowCollector) -> int:
-        """Return how many rows the header announces that the file has not; raise VectorFileError if it is cut short.
+        """Return how many announced rows are missing; raise VectorFileError if the file is cut short.
 
         Headers of public files are wrong by a few rows (fastText's wiki-news has one row less).
         """
         announced, lines = self._head.rows, rows.lines
         if announced is None or announced == lines:
             return 0
-        found = f"the header announces {counted(announced, 'row')}, but the file has {lines:,}"
+        mismatch = f"the header announces {counted(announced, 'row')}, but the file has {lines:,}"
         if lines < announced and (not rows.ends_line or not _are_few(announced - lines, announced)):
             raise VectorFileError(
-                f"{self.path}: {found}; it is cut short: download it again, or correct the header if it is not"
+                f"{self.path}: {mismatch}; it is cut short: download it again, or correct the header if it is not"
             )
         if self.strict:
-            raise VectorFileError(f"{self.path}: {found}; correct the header, or do without strict")
-        logger.warning("%s: %s; its rows are used", self.path, found)
+            raise VectorFileError(f"{self.path}: {mismatch}; correct the header, or do without strict")
+        logger.warning("%s: %s; its rows are used", self.path, mismatch)
         return max(0, announced - lines)
 
     def _check_lines(self, rows: RowCollector, missing: int) -> None:
@@ -127,7 +127,7 @@ class TextVectors(VectorReader):
         return {surface: table.matrix[chosen].mean(axis=0) for surface, chosen in rows.items() if chosen}
 
     def _names(self) -> frozenset[str]:
-        """Return what all lines begin with, up to the separator; words that are not UTF-8 are left out."""
+        """Return the beginnings of all lines, up to the separator; words that are not UTF-8 are left out."""
         with open_bytes(self.path) as stream:
             if self._head.rows is not None:
                 stream.readline()

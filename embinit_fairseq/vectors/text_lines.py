@@ -1,6 +1,6 @@
 """Find and parse the lines of wanted words in a text file of vectors.
 
-`inspect_head` finds out what the first lines say. `RowCollector` finds the wanted lines without looking at the numbers,
+`inspect_head` reads the first lines. `RowCollector` finds the wanted lines without looking at the numbers,
 and parses them in batches.
 """
 
@@ -136,7 +136,7 @@ def _key_function(wanted: Wanted) -> Callable[[bytes], bytes | str | None]:
 
 
 def _first_field(word: str) -> str:
-    """Return what bytes.split makes the first field of a line that begins with the word."""
+    """Return the first field, as bytes.split makes it, of a line that begins with the word."""
     return next(filter(None, _SPACE.split(word)), "")
 
 

@@ -1,4 +1,4 @@
-"""Matrices in the state dicts of torch. Letters: V rows, D columns."""
+"""Read matrices in the state dicts of torch. Letters: V rows, D columns."""
 
 from __future__ import annotations
 

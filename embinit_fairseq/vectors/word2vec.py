@@ -1,4 +1,4 @@
-"""word2vec's binary format: `V D` and a newline, then V times word, space, D little-endian float32 [, newline].
+"""Read word2vec's binary format: `V D` and a newline, then V times word, space, D little-endian float32 [, newline].
 
 Letters: V rows, D columns.
 """

@@ -16,7 +16,7 @@ from embinit_fairseq.io import PathLike, whole_file
 _BLANKS = " \t\r\n"
 #: rows formatted at a time
 _ROWS = 4096
-#: of binary, packed and other files, in which programs would not expect text
+#: endings of binary, compressed and other files, in which programs do not expect text
 _OTHER_ENDINGS = frozenset(
     ".bin .npy .pt .pth .pkl .pickle .kv .model .safetensors .parquet .h5 .hdf5 .ftz .json .zip .bz2 .xz .zst".split()
 )

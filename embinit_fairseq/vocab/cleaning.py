@@ -1,4 +1,4 @@
-"""Clean raw text as Ke et al. 2021, appendix B: addresses become symbols, punctuation is Moses', a line is sentences.
+"""Clean raw text as Ke et al. 2021, appendix B: replace addresses, normalise punctuation, split lines into sentences.
 
 This file is written into exported folders and runs there without this package, so that it imports nothing of it.
 """
@@ -58,7 +58,7 @@ def spacy_rules(lang: str) -> Any:
     """Return spaCy's pipeline of a language, with rules only: no model is needed.
 
     Raises:
-        ImportError: spaCy, or what it needs for the language, is missing.
+        ImportError: spaCy, or a package that it needs for the language, is missing.
     """
     spacy = library("spacy")
     try:
@@ -88,7 +88,7 @@ def moses_punctuation(lang: str) -> Callable[[str], str]:
 
 
 def without_controls(moses: Any, text: str) -> str:
-    """Remove control characters; a carrier, which is one for Moses, stays."""
+    """Remove control characters except carriers, which Moses would remove, too."""
     return CARRIER[MASK].join(map(moses.remove_control_chars, text.split(CARRIER[MASK])))
 
 
@@ -106,7 +106,7 @@ def replace_patterns(text: str) -> str:
 
 
 def cleaner(lang: str = "en") -> Callable[[str], list[str]]:
-    """Return a function from a line to its sentences without those that have no letter, digit or symbol.
+    """Return a function that splits a line into sentences; those without letter, digit and symbol are left out.
 
     spaCy remembers every word that it has seen: make a new cleaner now and then.
 

@@ -27,9 +27,9 @@ def codes_text(path: str, flag: str = "--bpe-codes") -> str:
             continue
         pair = pair[:2] if len(pair) == 3 and pair[2].isdecimal() else pair
         if pair != [""] and (blank or len(pair) != 2):
-            where, found = (blank, "an empty line") if blank else (number, repr(line[:60]))
+            where, shown = (blank, "an empty line") if blank else (number, repr(line[:60]))
             raise DataError(
-                f"{flag} {path}:{where}: found {found}, expected two subwords; give the codes of subword-nmt or fastBPE"
+                f"{flag} {path}:{where}: found {shown}, expected two subwords; give the codes of subword-nmt or fastBPE"
             )
         blank = blank or (number if pair == [""] else 0)
         pairs += [pair] if pair != [""] else []
@@ -104,6 +104,6 @@ def tokenizer_text(file: PathLike, flag: str = "--tokenizer") -> str:
         Tokenizer.from_str(text)
     except ImportError:  # named when it is used
         pass
-    except Exception as error:  # of the library, which has no class of its own for it
+    except Exception as error:  # the library raises no narrower class
         raise DataError(f"{flag} {file}: not a tokenizer.json ({str(error)[:100]}); {WRITE_TOKENIZER}") from error
     return text

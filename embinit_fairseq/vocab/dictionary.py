@@ -38,7 +38,7 @@ _LARGEST = 2**63 - 1
 
 @dataclass
 class Vocabulary:
-    """One symbol per row.
+    """Hold one symbol per row.
 
     counts: (N,) occurrences in the training text, or other integers (`has_counts`). roles: row -> role of special rows.
     added: rows of words that were added to a tokenizer after training and are spelled without its markers.
@@ -63,23 +63,23 @@ class Vocabulary:
 
     @property
     def has_counts(self) -> bool:
-        """Whether the counts may be those of a text: neither negative nor all equal, as tools without a text write."""
+        """Return True if the counts may come from a text: none is negative, and not all are equal."""
         counts = self.counts[self.regular]
         return len(counts) > 0 and bool(0 <= counts.min() < counts.max() or len(counts) == 1 <= counts[0])
 
     @property
     def has_ids(self) -> bool:
-        """Whether all symbols are numbers: of GPT-2's subwords (RoBERTa, BART), of units of speech."""
+        """Return True if all symbols are numbers: ids of GPT-2's subwords (RoBERTa, BART) or units of speech."""
         return are_ids([self.symbols[row] for row in np.flatnonzero(self.regular).tolist()])
 
     @property
     def has_words(self) -> bool:
-        """Whether most symbols that mean text are no numbers."""
+        """Return True if most symbols that mean text are words, not numbers."""
         return are_words([self.symbols[row] for row in np.flatnonzero(self.regular).tolist()])
 
     @property
     def pad_row(self) -> int | None:
-        """The row of `<pad>`, which is zero; None if there is none."""
+        """Return the row of `<pad>`, whose numbers are zero; None without `<pad>`."""
         return next((row for row, role in self.roles.items() if role == "pad"), None)
 
 
@@ -89,7 +89,7 @@ def are_ids(words: Sequence[str]) -> bool:
 
 
 def are_words(words: Sequence[str]) -> bool:
-    """Return True if fewer than half are numbers; a dictionary of ids may have got a few words."""
+    """Return True if fewer than half are numbers; a few words may have been added to a dictionary of ids."""
     return 2 * sum(map(is_number, words)) < len(words)
 
 
@@ -114,12 +114,12 @@ def is_filler(symbol: str) -> bool:
 
 
 def special_rows(symbols: Sequence[str]) -> dict[int, str]:
-    """Return row -> role of the symbols of a dict.txt that are no words: its first four, and `special_lines`."""
+    """Return row -> role for symbols of a dict.txt that are not words: its first four, and `special_lines`."""
     return special_lines(symbols) | dict(enumerate(SPECIAL_SYMBOLS.values()))
 
 
 def special_lines(symbols: Sequence[str]) -> dict[int, str]:
-    """Return row -> role of the symbols that are no words by their names, wherever their rows are.
+    """Return row -> role for symbols whose names say that they are not words, in any row.
 
     `<mask>` is appended by tasks, unless dict.txt has it. A name of fairseq's four has "extra": lines may repeat it
     (`<s> 1 #fairseq:overwrite` in CamemBERT's), but fairseq's own symbol keeps the first row.
@@ -131,8 +131,8 @@ def special_lines(symbols: Sequence[str]) -> dict[int, str]:
 def vocabulary_of(dictionary: Any) -> Vocabulary:
     """Return a fairseq Dictionary as a Vocabulary.
 
-    Special rows are those of `special_rows`, and further ones before the lines of dict.txt. Other symbols that tasks
-    append (language tags) cannot be distinguished from words and are treated as such.
+    Special rows are the rows of `special_rows`, and rows before the lines of dict.txt. Other symbols that tasks
+    append (language tags) count as words, since nothing distinguishes them.
     """
     special = getattr(dictionary, "nspecial", 0)
     # units of speech have their special symbols at the end, and count all symbols as special
@@ -190,7 +190,7 @@ def read_lines_of_dictionary(
 
 
 def _remedy(line: str) -> str:
-    """Return how a file with this line becomes a dictionary."""
+    """Return the remedy for a file with this line, which no dictionary has."""
     for pattern, command in _OTHER_LINES.items():
         if re.fullmatch(pattern, line.rstrip()):
             return f"make it of this file: {command}"

@@ -1,7 +1,7 @@
 """Find the row of one vocabulary for a symbol of another one: the closest spelling of the same piece of text.
 
 Two symbols are the same piece of text if their markers do not contradict each other (`subword_styles.compatible`), and
-if their texts are equal, or are one word in two spellings (`closeness`). Rules name what differs:
+if their texts are equal, or are one word in two spellings (`closeness`). Rules name the difference:
 
     exact       nothing, or only whether letters are composed (NFC) or decomposed (NFD)
     entities    one text is as Moses' tokenizer writes it: `&apos;s` is `'s`, `@-@` is `-`
@@ -51,7 +51,7 @@ _LABELS = tuple(
         ),
     )
 )
-#: share of a file's first words that have the label, if it has one: `</s>` and the like have none
+#: smallest share of labelled words among a file's first words; `</s>` and the like have no label
 _LABELLED = 0.9
 #: characters that stand for all digits
 MASKS = ("#", "0")
@@ -60,7 +60,7 @@ DIGIT_WORDS = tuple(
     "## ### #### ##### #.# ##.# ##:## ##,### 00 000 0000 0,000 1 2 3 5 10 12 20 30 100 1990 2000 2010".split()
 )
 _DIGIT = re.compile(r"\d")
-#: mask -> what words look like if digits are masked by it, and if they are not; one masked digit says nothing
+#: mask -> patterns of words with masked digits and of words with digits; one masked digit proves nothing
 _MASKED = {"#": ("##|#[.,:/-]#", r"\d\d"), "0": ("00", "[1-9]")}
 
 
@@ -78,13 +78,13 @@ class Spelling:
 
     def bare(self, word: str) -> str:
         """Return a word of the vectors without its label."""
-        found = self.label and self.label.fullmatch(word)
-        return found["word"] if found else word
+        match = self.label and self.label.fullmatch(word)
+        return match["word"] if match else word
 
     def language(self, word: str) -> str:
         """Return the language in the label of a word of the vectors, as it is spelled there; "" if there is none."""
-        found = self.label and self.label.fullmatch(word)
-        return found.groupdict().get("language", "") if found else ""
+        match = self.label and self.label.fullmatch(word)
+        return match.groupdict().get("language", "") if match else ""
 
     def normalised(self, token: Token) -> Token:
         """Return the token as the tokenizer of the model changes it."""
@@ -111,8 +111,8 @@ def find_masks(words: Iterable[str], style: str) -> tuple[str, ...]:
     A file in which `##` and `2000` are words has no masked digits.
 
     Args:
-        words: words of the file, those of DIGIT_WORDS that it has among them.
-        style: how their subwords are marked.
+        words: words of the file, with all words of DIGIT_WORDS that the file has.
+        style: subword style of the words.
     """
     text = "\n".join(words)
     masks = {mask for mask, (yes, no) in _MASKED.items() if re.search(yes, text) and not re.search(no, text)}
@@ -133,7 +133,7 @@ class Rank(NamedTuple):
     Attributes:
         is_masked: the row has masks instead of digits.
         case: `closeness` if the case differs, else 0.
-        ends: see `_is_less`.
+        ends: result of `_is_less`.
         markers: 1 if the markers differ; 2 if, in addition, only the row may be inside a word.
         has_label: the row has a label.
         reading: place in `readings`, of which later ones need more rules.
@@ -156,8 +156,8 @@ class Matcher:
 
     Args:
         words: symbols of the vocabulary, one per row.
-        style: how their subwords are marked, one of `tokens.STYLES`.
-        rules: of RULES, what may differ.
+        style: subword style of the words, a name in `subword_styles.STYLES`.
+        rules: names from RULES: how words may differ.
         added: words that were added to a tokenizer after training.
         spelling: how they spell a word of plain text.
     """
@@ -218,15 +218,15 @@ def readings(
     token: Token, rules: Collection[str] = RULES, spelling: Spelling = PLAIN
 ) -> list[tuple[Token, tuple[str, ...]]]:
     """Return the texts that the token may be in the vectors, with the rules that each needs; the token itself first."""
-    found: list[tuple[Token, tuple[str, ...]]] = [(token, ())]
+    forms: list[tuple[Token, tuple[str, ...]]] = [(token, ())]
     if "entities" in rules and (bare := plain(token)) is not token and bare != token:
-        found.append((bare, ("entities",)))
+        forms.append((bare, ("entities",)))
     if "normalised" in rules and spelling.normalise:
-        changed = [(spelling.normalised(form), (*needed, "normalised")) for form, needed in found]
-        found += [new for new, (form, _) in zip(changed, found) if new[0] is not form]
+        changed = [(spelling.normalised(form), (*needed, "normalised")) for form, needed in forms]
+        forms += [new for new, (form, _) in zip(changed, forms) if new[0] is not form]
     if "digits" in rules and spelling.masks and _DIGIT.search(token.surface):
-        found += [(masked(form, mask), (*needed, "digits")) for mask in spelling.masks for form, needed in found]
-    return found
+        forms += [(masked(form, mask), (*needed, "digits")) for mask in spelling.masks for form, needed in forms]
+    return forms
 
 
 def _is_sign(mine: Token, theirs: Token) -> bool:

@@ -18,7 +18,7 @@ from embinit_fairseq.vocab.subword_styles import detect_style
 logger = logging.getLogger(__name__)
 #: name of a preparation of several steps -> the steps
 SHORTHANDS = {"wikibooks": "cleaned,lowercase,moses:no-escape", "none": ""}
-#: of `embinit prepare`
+#: remedy of `embinit prepare` for text in another language
 _LANGUAGE_REMEDY = "; columns get others by --source-lang de --target-lang en, files by names that end so"
 #: subword style of a dictionary -> its step
 _SUBWORDS = {"subword_nmt": "bpe", "sentencepiece": "sentencepiece"}
@@ -45,7 +45,7 @@ def parse_steps(text: str, lang: str = "en", flag: str = "--preparation") -> lis
         flag: the option, for messages.
 
     Raises:
-        OptionError: a step or an option is not known, or steps are in an order that cannot be.
+        OptionError: a step or an option is unknown, or the order of the steps is impossible.
     """
     if not all(map(str.strip, text.split(","))):  # a variable of the shell that is not set
         raise OptionError(f"{flag} {text!r}: a name is empty; choose from {steps_help()}, separated by commas")
@@ -124,12 +124,12 @@ def in_language(steps: Sequence[dict[str, Any]], code: str) -> list[dict[str, An
 
 
 def language_in(name: str) -> str:
-    """Return the language that the name of a dictionary says: `de` of dict.de.txt, `` of dict.txt."""
+    """Return the language in the name of a dictionary: `de` of dict.de.txt, `` of dict.txt."""
     return name.removeprefix("dict.").removesuffix(".txt") if name.count(".") > 1 else ""
 
 
 def _known_language(code: str, step: str, flag: str) -> str:
-    """Return the code by which libraries know a language; of another language the step has the rules of English."""
+    """Return the libraries' code of a language; other languages get the rules of English."""
     from fairseq_compat.languages import UnknownLanguageError, language
 
     try:

@@ -34,11 +34,11 @@ from embinit_fairseq.vocab.step_files import STEP_FILES, contents, given_by, has
 logger = logging.getLogger(__name__)
 FILE = "preparation.json"
 _FORMAT = 1
-#: raw lines that a record has of each text
+#: number of raw lines of each text in a record
 _EXAMPLES = 3
 #: remedy where data or checkpoints have records that differ
 _ONE = f"use data and checkpoints of one preparation, or remove the {FILE} of the data if it is wrong"
-#: share of a text's lines that may come out otherwise: data sets have tokens of programs that differ in rare cases
+#: largest share of lines with other symbols: data sets have tokens of programs that differ in rare cases
 _MOST_OTHERS = 0.02
 
 
@@ -47,7 +47,7 @@ class Recorded:
     """How the text of one dictionary was prepared.
 
     Args:
-        steps: see `Preparation`, without the content of files.
+        steps: as in `Preparation`, without the content of files.
         files: option of a step (`codes`, `model`, `tokenizer`) -> {"path": of the file, "sha256": see `hashes`}. Paths
             are as in the record, relative to its folder.
         examples: (raw line, its symbols separated by spaces).
@@ -64,7 +64,7 @@ class Recorded:
     folder: Path | None = None
 
     def entry(self) -> dict[str, Any]:
-        """Return what `preparation.json` and checkpoints have of it."""
+        """Return its entry in `preparation.json` and in checkpoints."""
         examples = [list(pair) for pair in self.examples]
         return {
             "symbols": self.symbols,
@@ -74,52 +74,52 @@ class Recorded:
             "lines": dict(self.lines),
         }
 
-    def preparation(self, symbols: Collection[str], given: Mapping[str, str | None] | None = None) -> Preparation:
+    def preparation(self, symbols: Collection[str], user_paths: Mapping[str, str | None] | None = None) -> Preparation:
         """Return the preparation, ready to use.
 
         Args:
-            symbols: of the dictionary.
-            given: option of a step -> path of its file, for files that the user names.
+            symbols: the dictionary's symbols.
+            user_paths: option of a step -> path of its file, for files that the user names.
 
         Raises:
-            DataError: a file is missing or not the recorded one, or an example comes out otherwise.
+            DataError: a file is missing or not the recorded one, or an example gets other symbols.
             OptionError: a library is missing.
         """
-        paths = {name: self.path_of(name, (given or {}).get(name)) for name in self.files}
+        paths = {name: self.path_of(name, (user_paths or {}).get(name)) for name in self.files}
         prepare = Preparation(self.steps, contents(paths, symbols))
         with libraries():
             for raw, expected in self.examples:
-                if (found := " ".join(prepare(raw))) != expected:
+                if (result := " ".join(prepare(raw))) != expected:
                     raise DataError(
-                        f"{self._where}: {raw[:60]!r} becomes {found[:80]!r} here, the record has {expected[:80]!r}: "
+                        f"{self._where}: {raw[:60]!r} becomes {result[:80]!r} here, the record has {expected[:80]!r}: "
                         f"the libraries have changed ({', '.join(map(_version, sorted(self.needs())))}); install "
                         "the recorded versions, or prepare the text again"
                     )
         return prepare
 
-    def path_of(self, name: str, given: str | None = None, flag: str | None = None) -> str:
+    def path_of(self, name: str, user_path: str | None = None, flag: str | None = None) -> str:
         """Return the path of the file of an option; raise DataError if it is missing or not the recorded one.
 
         Args:
             name: the option of a step.
-            given: the path that the user names, if any.
+            user_path: the path that the user names, if any.
             flag: the option of the command that names it, for messages; default: as in STEP_FILES.
         """
         recorded = self.files[name]
-        path = Path(given) if given is not None else None
+        path = Path(user_path) if user_path is not None else None
         if path is None and self.folder is not None:
             path = self.folder / recorded["path"]
         way, flag = flag or given_by(name), flag or STEP_FILES[name].flag
         if path is None or not path.is_file():
             raise DataError(
                 f"{self._where}: needs {recorded['path']}, which is not there; give it by {way}"
-                if given is None
-                else f"{flag} {given}: no such file; check the path"
+                if user_path is None
+                else f"{flag} {user_path}: no such file; check the path"
             )
         if not self.fits(name, path):
             raise DataError(
-                f"{flag if given else self._where}: {path} is not the file that the dictionary's text was segmented "
-                f"with, or has other files next to it (other hashes than in {FILE}); give that one"
+                f"{flag if user_path else self._where}: {path} is not the file that the dictionary's text was "
+                f"segmented with, or has other files next to it (other hashes than in {FILE}); give that one"
             )
         return str(path)
 
@@ -155,12 +155,12 @@ class Recorded:
 
 
 def agreed(dictionary: str, statements: Mapping[str, Recorded | None], remedy: str = _ONE) -> Recorded | None:
-    """Return the record of a dictionary's text that several places have; None if none has it.
+    """Return the record on which several places agree; None if none has a record.
 
     Args:
         dictionary: its name.
         statements: place -> its record. A place without one agrees with every other.
-        remedy: for the message.
+        remedy: advice in the message.
 
     Raises:
         DataError: two places say that the text was prepared in different ways.
@@ -190,7 +190,7 @@ def symbols_hash(symbols: Sequence[str]) -> str:
 
 
 def read_preparation(dictionary: PathLike) -> Recorded | None:
-    """Return the record of the text of a dict.txt, which is next to it; None if there is none.
+    """Return the record next to a dict.txt, which describes its text; None if there is none.
 
     Raises:
         DataError: the record is damaged, of a later version, or of another dictionary of this name.
@@ -221,15 +221,15 @@ def entries_of(folder: PathLike) -> dict[str, Any]:
 
 
 def records_of_data(folders: Sequence[PathLike]) -> dict[str, Recorded]:
-    """Return name of a dictionary -> record of the data of a training; of text with labels that of its first column.
+    """Return name of a dictionary -> record, for the data of a training; with labels, the record of the first column.
 
     Args:
-        folders: of binarised data, which may be in parts (`bin.00:bin.01`).
+        folders: folders of binarised data, which may be in parts (`bin.00:bin.01`).
 
     A part that has the dictionary but no record is named in a warning.
 
     Raises:
-        DataError: a dictionary is another one than its record's, or parts were prepared in different ways.
+        DataError: a dictionary does not fit its record, or parts were prepared in different ways.
     """
     places = [Path(part, name) for part in folders if part for name in ("", "input0")]
     names = dict.fromkeys(name for place in places for name in entries_of(place))
@@ -284,7 +284,7 @@ def record_preparation(
     """Write the record of a folder with dictionaries and return it.
 
     Args:
-        folder: of the dictionaries.
+        folder: folder of the dictionaries.
         steps: name of a dictionary (`dict.de.txt`) -> the steps of its text.
         files: option of a step (`codes`, `model`, `tokenizer`) -> its file.
         pairs: name of a dictionary -> raw lines with their symbols, as they were prepared; the first that the steps
@@ -314,11 +314,11 @@ def tried(
     with libraries():
         for raw, prepared in pairs:
             count += 1
-            if " ".join(found := prepare(raw)) == " ".join(prepared.split()):
-                equal.append((raw, " ".join(found)))
+            if " ".join(tokens := prepare(raw)) == " ".join(prepared.split()):
+                equal.append((raw, " ".join(tokens)))
             elif count - len(equal) > 1 + _MOST_OTHERS * count:
                 raise DataError(
-                    f"{folder / FILE}: {raw[:60]!r} became {prepared[:80]!r}, not {' '.join(found)[:80]!r}: these are "
+                    f"{folder / FILE}: {raw[:60]!r} became {prepared[:80]!r}, not {' '.join(tokens)[:80]!r}: these are "
                     "not the steps of the text; name those"
                 )
     return Recorded(
@@ -344,7 +344,7 @@ def write_preparation(folder: PathLike, recorded: Mapping[str, Recorded], made_b
 
 
 def copy_preparation(records: Mapping[str, Recorded], folder: PathLike) -> None:
-    """Write the records of data (`records_of_data`) to another folder, also who made them with which versions."""
+    """Write the records of data (`records_of_data`) to another folder, with its command and versions."""
     place = Path(folder)
     for source in [recorded.folder for recorded in records.values() if recorded.folder is not None][:1]:
         entries = {name: recorded.moved(place).entry() for name, recorded in records.items()}

@@ -134,9 +134,11 @@ def _huggingface(tokenizer: str) -> Callable[[str], list[str]]:
     unknown = getattr(model.model, "unk_token", None)
 
     def encode(text: str) -> list[str]:
-        found = model.encode(text, add_special_tokens=False)
+        encoding = model.encode(text, add_special_tokens=False)
         # a token that takes the space before it (RoBERTa's `<mask>`) has that space in `tokens`
-        tokens = [token if " " not in token else model.id_to_token(row) for row, token in zip(found.ids, found.tokens)]
+        tokens = [
+            token if " " not in token else model.id_to_token(row) for row, token in zip(encoding.ids, encoding.tokens)
+        ]
         return [UNKNOWN if token == unknown else token for token in tokens]
 
     return partial(_around_masks, encode)
@@ -160,12 +162,12 @@ class Step:
     """A step of a preparation.
 
     Args:
-        help: what a text becomes, for people.
+        help: description of the result, for people.
         apply: called with the options, returns a function of a text: to a text, with `sentences` to several, with
             `subwords` to symbols.
         undo: called with the options, returns the function back, if there is one.
-        undone: what `undo` does, for people.
-        options: option -> default; `lang` is that of the text.
+        undone: description of the result of `undo`, for people.
+        options: option -> default; `lang` is the text's language.
         content: options whose value is the content of a file.
         needs: libraries.
     """
@@ -266,7 +268,7 @@ class Preparation:
         return [self.segment(part) for part in self.parts(text, mask)]
 
     def parts(self, text: str, mask: bool = False) -> list[str]:
-        """Return what the steps before subwords make of a raw text, with carriers for symbols: `segment` reads it."""
+        """Apply the steps before subwords; return parts with carriers instead of symbols, as `segment` reads them."""
         text = without_carriers(text)
         texts = [carry(text, MASK) if mask else text]
         for apply, is_splitting in self._text_steps:

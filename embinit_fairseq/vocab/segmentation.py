@@ -1,4 +1,4 @@
-"""Read what segments a dictionary's text, codes of subword-nmt or a sentencepiece model; check that it made it."""
+"""Read the codes or the sentencepiece model of a dictionary's text; check that they fit the dictionary."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from embinit_fairseq.vocab.sentencepiece_model import Sentencepiece
 from embinit_fairseq.vocab.subword_nmt import SubwordNmt
 from embinit_fairseq.vocab.subword_styles import CONTINUES, detect_style, parse
 
-#: smallest share of a dictionary's subwords that its segmenter can make: its own nearly all, one learned on other text
-#: of the same language two thirds
+#: smallest share of a dictionary's subwords that a segmenter can make: its own makes nearly all, another one of
+#: the same language two thirds
 _LEAST_MADE = 0.8
 #: if several segmenters made one dictionary: smallest share of a segmenter's subwords that are in it (measured 0.93, of
 #: another language 0.43), and smallest share of the dictionary's text that the segmenter can make (0.56)
@@ -33,7 +33,7 @@ def read_segmentation(
         bpe_codes: path of the codes.
         sentencepiece_model: path of the model.
         flags: the options that name them, for messages.
-        symbols: of the dictionary, see `SubwordNmt`.
+        symbols: the dictionary's symbols, see `SubwordNmt`.
     """
     if bpe_codes is not None and sentencepiece_model is not None:
         raise OptionError(f"{flags[0]} and {flags[1]}: give the one that the dictionary was made with")

@@ -53,7 +53,7 @@ class Sentencepiece:
     Args:
         path: the model.
         flag: option that names the model, for messages.
-        content: of the model, if it is not that of the file.
+        content: content of the model, if it differs from the file's.
     """
 
     kind, option = "sentencepiece", "model"
@@ -94,7 +94,7 @@ class Sentencepiece:
         return self._of_symbols.encode(symbol.replace(_INITIAL, " "), out_type=str)
 
     def split(self, symbol: str) -> list[str]:
-        """Return the subwords that a text has now where this one was."""
+        """Return the subwords that replace this one in a text."""
         return [symbol] if symbol in self._byte_of else self._characters(self.segment_symbol(symbol))
 
     def surface(self, symbol: str) -> str:

@@ -5,8 +5,8 @@ codes      bpe            --bpe-codes              bpe_codes                    
 model      sentencepiece  --sentencepiece-model    sentencepiece_model           sentencepiece.model
 tokenizer  huggingface    --tokenizer              none (another option there)   tokenizer.json
 
-Next to codes may be the words that stay whole (glossary.txt) and the file that says that text has the subwords of the
-dictionary only; expand-vocab and trim-vocab write them, and they are read, hashed and copied with the codes.
+expand-vocab and trim-vocab write files next to the codes: words that stay whole (glossary.txt), and the vocabulary to
+which a trimmed dictionary restricts text. They are read, hashed and copied with the codes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class StepFile:
     """The file of a step.
 
     Args:
-        step: that reads it.
+        step: the step that reads the file.
         flag: option of the commands that names it.
-        name: of copies and of what `embinit prepare` learns.
+        name: name of copies and of the file that `embinit prepare` learns.
         argument: its name in Python and among fairseq's options; None if it has none.
     """
 
@@ -69,11 +69,11 @@ def given_by(option: str) -> str:
 
 
 def contents(paths: Mapping[str, str], symbols: Collection[str]) -> dict[str, Any]:
-    """Return what `Preparation` needs of the files of its steps.
+    """Return option of a step -> content of its file, as `Preparation` needs it.
 
     Args:
         paths: option of a step -> path.
-        symbols: of the dictionary; words of a glossary that it lacks are the other side's.
+        symbols: the dictionary's symbols; other words of a glossary belong to the other side.
     """
     content: dict[str, Any] = {"symbols": frozenset(symbols)}
     flags = {option: file.flag for option, file in STEP_FILES.items()}
@@ -100,8 +100,8 @@ def files_with(path: PathLike, name: str) -> dict[Path, str]:
     """Return a file, and the files read with it (glossary and vocabulary of codes) -> names for copies.
 
     Args:
-        path: of the file.
-        name: of its copy.
+        path: path of the file.
+        name: name of its copy.
     """
     place, whole = Path(path), SUBWORD_NMT_FILES[1]
     names = {place: name, place.with_name(whole): whole, place.with_name(place.name + VOCABULARY): name + VOCABULARY}

@@ -35,7 +35,7 @@ class SubwordNmt:
     Args:
         path: the codes.
         flag: option that names the codes, for messages.
-        symbols: of the dictionary; words of the glossary that it lacks are the other side's. None: all words stay.
+        symbols: the dictionary's symbols; other words of the glossary belong to the other side. None: all words stay.
         vocabulary: the subwords that text may have; None for those next to the codes, or all.
     """
 
@@ -65,7 +65,7 @@ class SubwordNmt:
         return [] if symbol.endswith(CONTINUES) else self.segment(symbol)
 
     def split(self, symbol: str) -> list[str]:
-        """Return the subwords that a text has now where the codes alone make this one."""
+        """Return the subwords that replace this one, which the codes alone would make."""
         if not symbol.endswith(CONTINUES) or symbol in (self.vocabulary or {symbol}):
             return self.segment_symbol(symbol) or [symbol]
         merges = self._bpe.bpe_codes_reverse
@@ -106,7 +106,7 @@ class SubwordNmt:
         return ends if word.endswith(CONTINUES) else None
 
     def is_word(self, subwords: Sequence[str], at: int) -> bool:
-        """Return True if `subwords[at]`, the end of a word, is all of it."""
+        """Return True if `subwords[at]`, which ends a word, is the whole word."""
         return at == 0 or not subwords[at - 1].endswith(CONTINUES)
 
     def restricted(self, symbols: frozenset[str]) -> SubwordNmt:

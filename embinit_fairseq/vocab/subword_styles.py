@@ -33,7 +33,7 @@ STYLES = ("none", *SUFFIX, *PREFIX, "joiner")
 #: style -> what its marked symbols begin with, end with
 BEFORE, AFTER = PREFIX | {"joiner": JOINER}, SUFFIX | {"joiner": JOINER}
 #: A style is recognised if at least this share of the symbols has its marker: stray `▁` or `##/##` in word lists are
-#: fewer, the markers of segmenters are far more.
+#: rarer, the markers of segmenters far more frequent.
 _SHARE = 0.02
 #: The same, if symbols of scripts without spaces are not counted, and the share of all symbols that is needed then:
 #: sentencepiece marks few subwords of Chinese, Japanese or Thai.
@@ -59,7 +59,7 @@ _ENTITY = re.compile("|".join(map(re.escape, ENTITIES)))
 class Token:
     """A piece of text.
 
-    initial: it begins a word. final: it ends a word. None: the spelling does not say. marker: the rest of the spelling,
+    initial, final: True if it begins or ends a word; None: the spelling does not say. marker: the rest of the spelling,
     without the surface.
     """
 
@@ -164,7 +164,7 @@ def compatible(one: Token, other: Token) -> bool:
 
 def unescape(text: str) -> str:
     """Replace Moses' entities: `&apos;s` is `'s`. They are replaced once: `&amp;lt;` is the text `&lt;`."""
-    return _ENTITY.sub(lambda found: ENTITIES[found[0]], text)
+    return _ENTITY.sub(lambda match: ENTITIES[match[0]], text)
 
 
 def plain(token: Token) -> Token:

@@ -14,9 +14,9 @@ from embinit_fairseq.vocab.subword_styles import AFTER, BEFORE, CONTINUES, PREFI
 _MARKS = {"bpe": re.compile(rf"\S{CONTINUES}(?=\s|$)"), "sentencepiece": re.compile(PREFIX["sentencepiece"])}
 #: subword style -> description of its text
 _NAMES = {"none": "whole words", **{style: f"subwords with {mark}" for style, mark in (BEFORE | AFTER).items()}}
-#: share of a text's lines that may have a mark although the text is not segmented
+#: largest share of marked lines in a text that is not segmented
 MOST_MARKED = 0.02
-#: share of a text's tokens that its dictionary has at least
+#: smallest share of a text's tokens that its dictionary must have
 _LEAST_SHARE = 0.5
 
 
@@ -27,7 +27,7 @@ def pieces_left(lines: Iterable[str]) -> tuple[int, str] | None:
 
 
 def check_not_segmented(flag: str, path: str) -> None:
-    """Raise DataError, naming option and file, if a text is in subwords that should not be segmented."""
+    """Raise DataError, naming option and file, if a text that should not be segmented has subwords."""
     lines = [line for _, line in read_lines(path, DataError, flag) if line.strip()]
     marked, step = pieces_left(lines) or (0, "")
     if marked > MOST_MARKED * len(lines):
@@ -52,24 +52,24 @@ def check_tokens(where: str, counts: Mapping[str, int], symbols: Collection[str]
     Args:
         where: option and file, for the message.
         counts: token -> its number in the text.
-        symbols: of the dictionary.
+        symbols: the dictionary's symbols.
 
     Raises:
         DataError: text and dictionary are in different subwords, or less than half of the text is in the dictionary.
     """
     share = sum(count for token, count in counts.items() if token in symbols) / sum(counts.values())
     style, text_style = detect_style(symbols), _text_style(counts, symbols)
-    found = f"{where}: found {_NAMES[text_style]}, {share:.0%} of them in the dictionary; expected {_NAMES[style]}"
+    message = f"{where}: found {_NAMES[text_style]}, {share:.0%} of them in the dictionary; expected {_NAMES[style]}"
     if text_style != style:
         remedy = "give it before its segmentation" if style == "none" else "segment it as the training's text was"
-        raise DataError(f"{found}; {remedy}")
+        raise DataError(f"{message}; {remedy}")
     if share < _LEAST_SHARE:
-        raise DataError(f"{found} of the dictionary; give text of its language, prepared as the training's text was")
+        raise DataError(f"{message} of the dictionary; give text of its language, prepared as the training's text was")
     return share
 
 
 def _text_style(counts: Mapping[str, int], symbols: Collection[str]) -> str:
-    """Return the subword style of a text: the dictionary's, unless fewer tokens have its mark than are missing there.
+    """Return a text's subword style: the dictionary's, unless more tokens are missing there than have its mark.
 
     A missing character does not count: segmented text has unknown characters, too.
     """

@@ -36,7 +36,7 @@ class Task:
 
     Attributes:
         inputs, label: headings of the columns, or their 0-based numbers in a file without headings (CoLA).
-        labels: in the order of the classes; none for regression.
+        labels: labels in the order of the classes; none for regression.
         metrics: names of the criterion; the first one chooses the checkpoint.
         dev: fairseq's name of a validation set and its file.
         loose: the file has broken lines, which are left out.
@@ -77,8 +77,8 @@ def read_examples(task: Task, path: Path) -> Iterator[tuple[list[str], str]]:
     if isinstance(task.label, str):
         _, heading = next(rows, (1, []))
         if missing := [name for name in columns if name not in heading]:
-            found = ", ".join(heading)
-            raise DataError(f"{path}: no column {', '.join(missing)} (found: {found}): GLUE's layout is needed")
+            description = ", ".join(heading)
+            raise DataError(f"{path}: no column {', '.join(missing)} (found: {description}): GLUE's layout is needed")
         columns, width = [heading.index(name) for name in columns], len(heading)
     usable = skipped = 0
     for number, fields in rows:
@@ -89,10 +89,10 @@ def read_examples(task: Task, path: Path) -> Iterator[tuple[list[str], str]]:
         elif task.loose or values[-1:] == ["-"]:  # "-": the annotators did not agree
             skipped += 1
         else:
-            found = f"the label {values[-1]!r}" if values else f"{len(fields)} fields"
+            description = f"the label {values[-1]!r}" if values else f"{len(fields)} fields"
             labels = f"one of {', '.join(task.labels)}" if task.labels else "a number"
             raise DataError(
-                f"{path}, line {number}: {found}; expected {width} fields separated by tabs, label {labels}"
+                f"{path}, line {number}: {description}; expected {width} fields separated by tabs, label {labels}"
             )
     if not usable:
         raise DataError(f"{path}: no line with a label: get the file again")

@@ -66,19 +66,19 @@ def choose(counts: Path, folder: Path, share: float, bpe_words: int) -> None:
 
     Args:
         counts: all words with their counts.
-        folder: to write.
-        share: of the word types, the most frequent ones, that are kept.
+        folder: folder to write.
+        share: share of the word types that is kept, the most frequent ones.
         bpe_words: most frequent words for bpe.txt.
     """
     histogram = Counter(number for _, number in read_counts(counts))
     types, words = sum(histogram.values()), sum(count * number for count, number in histogram.items())
     frequent = int(types * share)
-    kept, learned = MostFrequent(histogram, frequent), MostFrequent(histogram, min(bpe_words, frequent))
+    frequent_words, learned = MostFrequent(histogram, frequent), MostFrequent(histogram, min(bpe_words, frequent))
     digests = array("Q")
     with whole_folder(folder, option="") as output:
         with open(output / "bpe.txt", "w", encoding="utf-8") as file:
             for word, number in read_counts(counts):
-                if kept.takes(number):
+                if frequent_words.takes(number):
                     digests.append(_digest(word))
                 if learned.takes(number):
                     file.write(f"{word} {number}\n")

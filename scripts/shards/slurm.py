@@ -97,10 +97,10 @@ def _submit(steps: list[Step], engine: Engine) -> Iterator[Submitted]:
     """Submit the steps; yield title, job, number of parts and folder of each. OptionError if sbatch refuses one."""
     logger.disable("datatrove")
     own = inspect.signature(SlurmPipelineExecutor).parameters
-    given = {name: int(value) if value.isdecimal() else value for name, value in engine.options.items()}
+    user_options = {name: int(value) if value.isdecimal() else value for name, value in engine.options.items()}
     options: dict[str, Any] = {"time": "12:00:00", "partition": None, "qos": None, "workers": engine.jobs}
-    options |= {name: value for name, value in given.items() if name in own}
-    sbatch = {name.replace("_", "-"): value for name, value in given.items() if name not in own}
+    options |= {name: value for name, value in user_options.items() if name in own}
+    sbatch = {name.replace("_", "-"): value for name, value in user_options.items() if name not in own}
     before = None
     for number, step in enumerate(steps):
         name = f"{number:02}-{step.title.replace(' ', '-')}"
@@ -184,7 +184,7 @@ def _reason(step: Submitted) -> tuple[Path, str]:
     ]
     for log in logs:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        if found := [line for line in lines if _FAILURES.match(line)]:
-            own = [line for line in found if "slurmstepd" not in line and "srun:" not in line]
-            return log, re.sub(r"^\d+: ", "", (own or found)[-1])
+        if failure_lines := [line for line in lines if _FAILURES.match(line)]:
+            own = [line for line in failure_lines if "slurmstepd" not in line and "srun:" not in line]
+            return log, re.sub(r"^\d+: ", "", (own or failure_lines)[-1])
     return (logs[-1], "it ended early") if logs else (folder, "its jobs did not begin")

@@ -140,8 +140,8 @@ def vectors_table(rows: Rows) -> list[str]:
     titles = ["vectors", "file", "rows", "dimension", "words of the dictionary (%)", "running words (%)"]
     lines = header(titles, texts=2)
     for name, slot in slots_of(rows).items():
-        known = [slot[share] for share in ("coverage_types", "coverage_tokens")]
-        shares = ["-" if share is None else f"{100 * share:.1f}" for share in known]
+        coverages = [slot[share] for share in ("coverage_types", "coverage_tokens")]
+        shares = ["-" if share is None else f"{100 * share:.1f}" for share in coverages]
         lines.append(line(name, slot["source"]["name"], f"{slot['source']['rows']:,}", slot["dim"], *shares))
     return [*lines, ""] if len(lines) > 2 else []
 

@@ -89,9 +89,9 @@ def training_pairs(config: CorpusConfig) -> Iterator[Pair]:
             yield source, target
 
 
-def held_out_pairs(config: CorpusConfig, part: str, known: list[Pair]) -> Iterator[Pair]:
-    """Yield endless distinct pairs, neither side of which is in `known`."""
-    sources, targets = {source for source, _ in known}, {target for _, target in known}
+def held_out_pairs(config: CorpusConfig, part: str, earlier_pairs: list[Pair]) -> Iterator[Pair]:
+    """Yield endless distinct pairs, neither side of which is in `earlier_pairs`."""
+    sources, targets = {source for source, _ in earlier_pairs}, {target for _, target in earlier_pairs}
     for sentence in _draw(config.seed, part):
         source, target = pair(sentence)
         if source not in sources and target not in targets:

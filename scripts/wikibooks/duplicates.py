@@ -91,12 +91,12 @@ def read_documents(path: Path) -> Iterator[list[bytes]]:
 
 def digests(documents: Iterator[list[bytes]], unit: str) -> np.ndarray:
     """Return (3, n) uint64: first and second half of the digest, number of the line or document."""
-    found = bytearray()
+    digest_bytes = bytearray()
     for document in documents:
         keys = [b" ".join(line.lower().split()) for line in document]
         for key in keys if unit == "lines" else [b"\n".join(keys)]:
-            found += hashlib.blake2b(key, digest_size=16).digest()
-    first, second = np.frombuffer(bytes(found), dtype="<u8").reshape(-1, 2).T
+            digest_bytes += hashlib.blake2b(key, digest_size=16).digest()
+    first, second = np.frombuffer(bytes(digest_bytes), dtype="<u8").reshape(-1, 2).T
     return np.stack([first, second, np.arange(len(first), dtype=np.uint64)])
 
 

@@ -151,9 +151,9 @@ def _texts(value: Any, raw: bytes) -> Iterator[str]:
     for record in value if isinstance(value, list) else [value]:
         text = record.get("text", 0) if isinstance(record, dict) else 0
         if text is not None and not isinstance(text, str):
-            found = f"the keys {', '.join(record)}" if isinstance(record, dict) else type(record).__name__
+            shown = f"the keys {', '.join(record)}" if isinstance(record, dict) else type(record).__name__
             raise LayoutError(
-                f"a JSON record has {found}; expected an object whose text is a string: jq -c '{{text: .KEY}}' FILE "
+                f"a JSON record has {shown}; expected an object whose text is a string: jq -c '{{text: .KEY}}' FILE "
                 f">FILE.jsonl (record: {raw[:60].decode('utf-8', 'replace')!r})"
             )
         yield text or ""
@@ -194,11 +194,11 @@ def check_markup(path: Path, lines: Iterable[bytes]) -> None:
     """Name the markup in the first lines of a file; raise LayoutError if one line in ten has some."""
     lines = list(lines)
     for name, (pattern, remedy) in _MARKUP.items():
-        found = [match[0] for match in map(re.compile(pattern).search, lines) if match]
-        if not found:
+        matches = [match[0] for match in map(re.compile(pattern).search, lines) if match]
+        if not matches:
             continue
-        shown = found[0][:40].decode("utf-8", "replace")
-        message = f"{len(found)} of the first {len(lines)} lines have {name} ({shown}); expected plain text: {remedy}"
-        if len(found) * 10 >= len(lines):
+        shown = matches[0][:40].decode("utf-8", "replace")
+        message = f"{len(matches)} of the first {len(lines)} lines have {name} ({shown}); expected plain text: {remedy}"
+        if len(matches) * 10 >= len(lines):
             raise LayoutError(message)
         print(f"warning: {path}: {message}", file=sys.stderr)

@@ -53,12 +53,12 @@ def collect(pair: str, names: list[str] | None, data: Path | None, test_from: st
         )
     if test_from == "data":
         testset.read_test(test, pair)  # a damaged file is found before the hours of work on the training text
-    found = []
+    entries = []
     for name in names:
         files = files_of(corpora[name], langs, data, work)
         places = {lang: {"path": str(path.resolve()), "bytes": path.stat().st_size} for lang, path in files.items()}
-        found.append({"name": name, **places})
-    write_json(work / "files.json", {"corpora": found, "test": test})
+        entries.append({"name": name, **places})
+    write_json(work / "files.json", {"corpora": entries, "test": test})
 
 
 def find(folder: Path, member: str) -> Path | None:
@@ -122,10 +122,10 @@ def download(archive: Archive, path: Path) -> None:
                 f"error: cannot download {archive.url}: check connection and disk, and start again to continue, or "
                 "set DATA to a folder with a copy"
             )
-    if (found := sha256(part)) != archive.sha256:
+    if (digest := sha256(part)) != archive.sha256:
         part.unlink()
         raise SystemExit(
-            f"error: {archive.url} has SHA-256 {found} instead of {archive.sha256}: the file was changed or damaged; "
+            f"error: {archive.url} has SHA-256 {digest} instead of {archive.sha256}: the file was changed or damaged; "
             "try again, or set DATA to a folder with a copy"
         )
     part.rename(path)
@@ -133,27 +133,27 @@ def download(archive: Archive, path: Path) -> None:
 
 def files_of(corpus: Corpus, langs: list[str], data: Path | None, output: Path) -> dict[str, Path]:
     """Return {language: plain text} of a corpus; what has to be unpacked is written to `output`/source."""
-    found = {lang: find(data, corpus.member(lang)) for lang in langs} if data else dict.fromkeys(langs)
+    paths = {lang: find(data, corpus.member(lang)) for lang in langs} if data else dict.fromkeys(langs)
     targets = {lang: output / "source" / f"{Path(corpus.stem).name}.{lang}" for lang in langs}
-    if not all(found.values()):
+    if not all(paths.values()):
         archive = (data or output / "download") / corpus.archive
         if data is None:
             download(ARCHIVES[corpus.archive], archive)
         elif not archive.is_file():
-            absent = [corpus.member(lang).removesuffix(".gz") for lang in langs if not found[lang]]
+            absent = [corpus.member(lang).removesuffix(".gz") for lang in langs if not paths[lang]]
             raise SystemExit(
                 f"error: DATA={data} has neither {corpus.archive} nor {' and '.join(absent)} (in these folders or "
                 "without them, plain or .gz): put them there, or set CORPORA to others"
             )
         unpack(archive, {corpus.member(lang): targets[lang] for lang in langs})
         return targets
-    for lang, path in found.items():
+    for lang, path in paths.items():
         if path.suffix == ".gz":
             if not targets[lang].is_file():
                 with _readable(path), open(path, "rb") as stream:
                     _copy(stream, targets[lang], zipped=True)
-            found[lang] = targets[lang]
-    return found
+            paths[lang] = targets[lang]
+    return paths
 
 
 def test_files(pair: str, data: Path | None, output: Path) -> dict[str, str] | None:
@@ -162,15 +162,15 @@ def test_files(pair: str, data: Path | None, output: Path) -> dict[str, str] | N
         return None
     source, target = pair.split("-")
     members = {"src": test_member(pair, "src"), "ref": test_member(pair, "ref")}
-    found = {side: find(data, member) for side, member in members.items()}
+    paths = {side: find(data, member) for side, member in members.items()}
     kind = "sgm"
-    if not all(found.values()):
+    if not all(paths.values()):
         plain = {"src": find(data, f"newstest2014.{source}"), "ref": find(data, f"newstest2014.{target}")}
         if all(plain.values()):
-            found, kind = plain, "text"
+            paths, kind = plain, "text"
         elif (data / TEST_ARCHIVE).is_file():
-            found = {side: output / "source" / Path(member).name for side, member in members.items()}
-            unpack(data / TEST_ARCHIVE, {members[side]: found[side] for side in members})
+            paths = {side: output / "source" / Path(member).name for side, member in members.items()}
+            unpack(data / TEST_ARCHIVE, {members[side]: paths[side] for side in members})
         else:
             return None
-    return {"kind": kind, **{side: str(path.resolve()) for side, path in found.items()}}
+    return {"kind": kind, **{side: str(path.resolve()) for side, path in paths.items()}}

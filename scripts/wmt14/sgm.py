@@ -68,8 +68,8 @@ def read_sgm(path: Path) -> list[Segment]:
 
 
 def _attribute(attributes: str, name: str) -> str | None:
-    found = re.search(_ATTRIBUTE.format(name), attributes, re.IGNORECASE)
-    return next(value for value in found.groups() if value is not None).strip() if found else None
+    match = re.search(_ATTRIBUTE.format(name), attributes, re.IGNORECASE)
+    return next(value for value in match.groups() if value is not None).strip() if match else None
 
 
 def same_length(paths: tuple[Path, Path], sides: tuple[list, list]) -> None:

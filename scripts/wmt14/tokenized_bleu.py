@@ -60,12 +60,12 @@ def main() -> None:
     args = parser.parse_args()
     text = (args.run / "test.hypothesis.text").read_text(encoding="utf-8").split("\n")[:-1]
     reference = read_lines(args.run / "test.reference.text", "translations", len(text))
-    found = scores_of(text, reference, args.lang)
+    bleu_scores = scores_of(text, reference, args.lang)
     scores = args.run / "test.scores.json"
-    write_json(scores, {**json.loads(scores.read_text(encoding="utf-8")), **found})
+    write_json(scores, {**json.loads(scores.read_text(encoding="utf-8")), **bleu_scores})
     if (args.run / RESULT).is_file():
-        add_scores(args.run, found)
-    for name, value in found.items():
+        add_scores(args.run, bleu_scores)
+    for name, value in bleu_scores.items():
         print(f"{name}: {value['score']:.2f} {value['signature']}")
 
 

@@ -1,7 +1,7 @@
-"""The code of an exported folder, and the program that reads the folder back.
+"""Provide the code of an exported folder, and the program that reads the folder back.
 
-The modules are part of this package like others. Their text is written into the folder, where they import each other
-relatively and need nothing of this package.
+The modules are part of this package. Their text is written into the folder, where they import each other relatively
+and need nothing of this package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Configuration of TUPE and its comparison set (Ke et al. 2021) for transformers; needs nothing else."""
+"""Configure TUPE and its comparison set (Ke et al. 2021) for transformers; nothing else is needed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from transformers import PretrainedConfig
 
 
 class TupeConfig(PretrainedConfig):
-    """Sizes and equations of an encoder; the equations are in modeling_tupe.py.
+    """Hold sizes and kinds of an encoder; the equations are in modeling_tupe.py.
 
     Args:
         position_encoding: `untied` (TUPE), `added` (BERT-A), `added_relative` (BERT-R), `relative` (alone),
@@ -16,10 +16,10 @@ class TupeConfig(PretrainedConfig):
         reset: treatment of <s> by untied positions: `official` (the absolute and the relative term each have
             constants), `paper` (one pair of constants replaces their sum), None (like any position: TUPE-A^tie-cls).
         rotary: RoPE in addition to untied positions.
-        num_buckets: of relative positions, 0: none; those farther than max_distance share one.
+        num_buckets: number of buckets of relative positions, 0: none; distances above max_distance share one.
         normalize_before: layer norms before each block (pre-LN), not after it.
         embedding_normalize: a layer norm on the embeddings.
-        classifier_size, classifier_activation, classifier_dropout: of the classification head.
+        classifier_size, classifier_activation, classifier_dropout: settings of the classification head.
 
     Raises:
         ValueError: an unknown reset, or an output matrix that is not tied.

@@ -5,7 +5,7 @@ Every layer computes, with heads of dimension d,
 
     softmax((x W^Q) (x W^K)^T / sqrt(n d) + B) (x W^V) W^O
 
-    position_encoding   n   what positions do
+    position_encoding   n   effect of positions
     untied              2   B_ij = (p_i U^Q) (p_j U^K)^T / sqrt(2 d) [+ b_{j-i}], see `UntiedPositions`: TUPE-A, TUPE-R
     added               1   x_i = embedding + p_i: BERT-A
     added_relative      1   both x_i = embedding + p_i and B_ij = b_{j-i}: BERT-R
@@ -35,7 +35,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils import logging
 
-# transformers 4.46 copies what this file imports, and not what those files do
+# transformers 4.46 copies the files that this file imports, but not their imports
 from embinit_fairseq.errors import __doc__ as _errors  # noqa: F401
 from embinit_fairseq.interop.remote.configuration_tupe import TupeConfig
 from embinit_fairseq.modules.attention_kernels import AttentionContext, prepare
@@ -129,7 +129,7 @@ class TupeModel(TupePreTrainedModel):
             output_hidden_states: return the embeddings, then the output of each layer.
 
         Raises:
-            ValueError: padding on the left, or an input that is longer than the matrix of positions.
+            ValueError: padding is on the left, or an input is longer than the matrix of positions.
         """
         if output_attentions is None:
             output_attentions = self.config.output_attentions
@@ -223,7 +223,7 @@ class TupeLMHead(nn.Module):
 
 
 class TupeWithHead(TupePreTrainedModel):
-    """The encoder and a head, which subclasses define by `compute_logits` and `compute_loss`."""
+    """Join the encoder and a head, which subclasses define by `compute_logits` and `compute_loss`."""
 
     output_class: type[ModelOutput]
 
@@ -252,7 +252,7 @@ class TupeWithHead(TupePreTrainedModel):
 class TupeForMaskedLM(TupeWithHead):
     """The encoder and its language-model head: logits (batch, length, V).
 
-    labels (batch, length) are -100 where nothing is to be predicted; the loss is the mean cross-entropy of the others.
+    labels (batch, length) are -100 at positions without a prediction; the loss is the mean cross-entropy of the others.
     """
 
     _auto_class = "AutoModelForMaskedLM"
@@ -273,7 +273,7 @@ class TupeForMaskedLM(TupeWithHead):
         self.lm_head.decoder = new_embeddings
 
     def compute_logits(self, features: Tensor) -> Tensor:
-        """(batch, length, C) -> (batch, length, V)."""
+        """Return logits (batch, length, V) of features (batch, length, C)."""
         return self.lm_head(features)
 
     def compute_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -304,7 +304,7 @@ class TupeForSequenceClassification(TupeWithHead):
         self.post_init()
 
     def compute_logits(self, features: Tensor) -> Tensor:
-        """(batch, length, C) -> (batch, num_labels)."""
+        """Return logits (batch, num_labels) of features (batch, length, C)."""
         return self.classifier(features)
 
     def compute_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -323,7 +323,7 @@ class TupeForSequenceClassification(TupeWithHead):
 class TupeForTokenClassification(TupeWithHead):
     """The encoder, dropout and a linear layer on each feature: logits (batch, length, num_labels).
 
-    labels (batch, length) are classes, -100 where there is none; the loss is the mean cross-entropy of the others.
+    labels (batch, length) are classes, or -100 for none; the loss is the mean cross-entropy over the classes.
     """
 
     _auto_class = "AutoModelForTokenClassification"
@@ -337,7 +337,7 @@ class TupeForTokenClassification(TupeWithHead):
         self.post_init()
 
     def compute_logits(self, features: Tensor) -> Tensor:
-        """(batch, length, C) -> (batch, length, num_labels)."""
+        """Return logits (batch, length, num_labels) of features (batch, length, C)."""
         return self.classifier(self.dropout(features))
 
     def compute_loss(self, logits: Tensor, labels: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Run an exported folder as a stranger would, with transformers and nothing of fairseq: `read_back.py INPUTS.json`.
+"""Run an exported folder as a user does, with transformers and nothing of fairseq: `read_back.py INPUTS.json`.
 
 INPUTS.json: folder, auto_class, batches and output (paths of safetensors), texts (folder of a tokenizer -> lines).
 Prints one JSON object: the tensors that were missing or unknown, the type of the outputs, and the ids of the texts.
@@ -13,7 +13,7 @@ import sys
 
 def main() -> None:
     """Compute features and logits of the batches and write them; print the answer."""
-    # a stranger has no fixes of fairseq_compat either, of which some are for subword-nmt
+    # without fairseq_compat, too: some of its fixes are for subword-nmt
     sys.meta_path[:] = [one for one in sys.meta_path if not getattr(one, "__module__", "").startswith("fairseq_compat")]
     for name in ("fairseq", "fairseq_cli", "fairseq_compat", "embinit_fairseq"):
         sys.modules[name] = None  # type: ignore[assignment]  # importing it is an ImportError from here on
@@ -63,7 +63,7 @@ def has_code(folder):
 
 
 def run(model, ids, mask, chosen, decoder_ids=None):
-    """Return features and logits at the chosen positions, logits of classes, and what an encoder gives a decoder."""
+    """Return features and logits at the chosen positions, logits of classes, and the encoder's output for a decoder."""
     import torch
 
     with torch.inference_mode():

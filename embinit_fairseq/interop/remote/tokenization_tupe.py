@@ -1,9 +1,9 @@
-"""Raw text to the ids of a fairseq dictionary, and back: prepared as the text of the training was.
+"""Turn raw text into the ids of a fairseq dictionary, and back, prepared as the text of the training.
 
 preparation_steps.py: the steps of the preparation.
 vocab.txt: one symbol per line, line n is row n of the embeddings. bpe.codes: the merges of subword-nmt, best first;
 glossary.txt: the words that they leave whole. spiece.model: a model of sentencepiece; subwords.json:
-a tokenizer.json, which segments. The steps of the preparation are in tokenizer_config.json.
+the tokenizer.json of a segmenter. The steps of the preparation are in tokenizer_config.json.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from transformers import PreTrainedTokenizer
 from embinit_fairseq.vocab.cleaning import MASK
 from embinit_fairseq.vocab.preparation_steps import Preparation
 
-#: special symbols that are no tokens where they are written in a text; `<mask>` is one in any case
+#: special symbols that count as text if they are written in a text; `<mask>` is always a token
 _TEXT = ("<s>", "<pad>", "</s>", "<unk>", MASK)
 
 
 class TupeTokenizer(PreTrainedTokenizer):
-    """A tokenizer of words, of subword-nmt or of sentencepiece.
+    """Tokenize by words, by subword-nmt or by sentencepiece.
 
     Args:
         vocab_file, codes_file, glossary_file, model_file, subwords_file: paths.
-        steps: of the preparation.
-        before, between: symbols in front of a sentence, and of the second of a pair.
+        steps: steps of the preparation.
+        before, between: symbols before a sentence, and before the second sentence of a pair.
         only_known: split subwords that vocab.txt lacks.
     """
 
@@ -54,8 +54,8 @@ class TupeTokenizer(PreTrainedTokenizer):
         only_known: bool = False,
         **kwargs: Any,
     ) -> None:
-        given = (vocab_file, codes_file, glossary_file, model_file, subwords_file)
-        paths = zip(self.vocab_files_names.values(), given)
+        file_paths = (vocab_file, codes_file, glossary_file, model_file, subwords_file)
+        paths = zip(self.vocab_files_names.values(), file_paths)
         self.files = {name: Path(path) for name, path in paths if path is not None}
         self.symbols = self._text("vocab.txt").removesuffix("\n").split("\n")
         self.row_of = {symbol: row for row, symbol in enumerate(self.symbols)}
@@ -77,7 +77,7 @@ class TupeTokenizer(PreTrainedTokenizer):
 
     @property
     def vocab_size(self) -> int:
-        """Number of rows of the embedding matrix."""
+        """Return the number of rows of the embedding matrix."""
         return len(self.symbols)
 
     def get_vocab(self) -> dict[str, int]:
@@ -92,7 +92,7 @@ class TupeTokenizer(PreTrainedTokenizer):
         Other special symbols that are written in a text, such as `</s>`, are text, as in the training.
 
         Args:
-            text: raw.
+            text: raw text.
             split_special_tokens: True if added special tokens are text, too.
             return_offsets_mapping: refused, since symbols are not parts of the raw text.
         """
@@ -101,14 +101,14 @@ class TupeTokenizer(PreTrainedTokenizer):
                 "return_offsets_mapping: text is changed before it is segmented, so no symbol has offsets; leave it out"
             )
         with_special = not (self.split_special_tokens if split_special_tokens is None else split_special_tokens)
-        found: list[str] = []
+        masked: list[str] = []
 
         def mask(match: re.Match[str]) -> str:
-            found.append(match.group())
+            masked.append(match.group())
             return f" {MASK} "
 
         text = self._added_pattern(with_special).sub(mask, text)
-        tokens = iter(found)  # no step changes or moves a `<mask>`: each one of the result is the next of the text
+        tokens = iter(masked)  # no step changes or moves a `<mask>`: masks of the result are in the text's order
         symbols = ((next(tokens) if symbol == MASK else symbol) for symbol in self.prepare(text, mask=True))
         return [MASK if symbol.lower() == MASK else symbol for symbol in symbols]
 
@@ -134,7 +134,7 @@ class TupeTokenizer(PreTrainedTokenizer):
     def build_inputs_with_special_tokens(
         self, token_ids_0: list[int], token_ids_1: list[int] | None = None
     ) -> list[int]:
-        """Return `<s> A </s>`, of a pair `<s> A </s> </s> B </s>`: `before`, A, </s>, `between`, B, </s>."""
+        """Return `<s> A </s>`, or for a pair `<s> A </s> </s> B </s>`: `before`, A, </s>, `between`, B, </s>."""
         before, between = ([self.row_of[symbol] for symbol in symbols] for symbols in (self.before, self.between))
         end = [self.eos_token_id]
         return before + token_ids_0 + end + ([] if token_ids_1 is None else between + token_ids_1 + end)

@@ -1,4 +1,4 @@
-"""Prints the state of every fix (``python -m fairseq_compat``), or installs fairseq (``... install``)."""
+"""Print the state of every fix (``python -m fairseq_compat``), or install fairseq (``... install``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     options.add_argument("--version", action="version", version=fairseq_compat.__version__)
     commands = options.add_subparsers(dest="command", metavar="[install]")
-    about = "install fairseq and what it needs into this environment"
+    about = "install fairseq and its requirements into this environment"
     install = commands.add_parser("install", help=about, description=about, allow_abbrev=False)
     install.add_argument("--no-compiler", action="store_true", help="its Python files only: the same results, slower")
     install.add_argument("--source", metavar="DIR", help="a checkout of fairseq (default: 0.12.2 from the index)")

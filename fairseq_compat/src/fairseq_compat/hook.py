@@ -1,6 +1,6 @@
-"""Applies the fixes while fairseq's modules are being imported.
+"""Apply the fixes while fairseq's modules are being imported.
 
-Imported by every interpreter of the environment, so it uses nothing but ``sys``; the fixes are imported together with
+Every interpreter of the environment imports this module, so it uses only ``sys``; the fixes are imported together with
 the modules of fairseq below.
 """
 
@@ -145,7 +145,7 @@ PURE = ("fairseq.libbleu", "fairseq.libnat", "fairseq.data.data_utils_fast", "fa
 class FixingLoader:
     """Replace the real loader while its module executes.
 
-    An object of its own, because the real one may be shared by many modules (pytest's assertion rewriter is).
+    This is a separate object, because many modules may share the real loader (as pytest's assertion rewriter).
     """
 
     def __init__(self, loader, fixes):
@@ -163,7 +163,7 @@ class FixingLoader:
         execute(module, self.loader, self.fixes)
 
     def get_code(self, name):
-        """Return the code for ``python -m name``: it runs a command as its program does, with the fixes."""
+        """Return the code for ``python -m name``, which runs a command like its program, with the fixes."""
         if not name.startswith("fairseq_cli."):
             return self.loader.get_code(name)
         lines = f"import sys\nfrom {name} import *\nfrom {name} import cli_main\n"
@@ -171,7 +171,7 @@ class FixingLoader:
 
 
 class FairseqFinder:
-    """Asks the other finders for the modules in FIXES, and wraps their loaders."""
+    """Ask the other finders for the modules in FIXES, and wrap their loaders."""
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
@@ -194,7 +194,7 @@ class FairseqFinder:
 
 
 def pure_spec(name):
-    """Return the spec of the module in Python that takes the place of a compiled one."""
+    """Return the spec of the module in Python that replaces a compiled one."""
     from importlib.util import spec_from_file_location
     from os.path import dirname, join
 

@@ -1,4 +1,4 @@
-"""Installs unmodified fairseq into the environment of this interpreter: ``python -m fairseq_compat install``.
+"""Install unmodified fairseq into the environment of this interpreter: ``python -m fairseq_compat install``.
 
 fairseq's own metadata ask for versions of hydra and omegaconf that current installers refuse, one of its compiled parts
 needs torch to be built, and it has no wheels. So its real requirements are installed first, then fairseq without
@@ -50,11 +50,11 @@ setuptools.setup = setup
 
 
 class InstallError(Exception):
-    """Says why fairseq could not be installed, and what to do."""
+    """Signal that fairseq could not be installed, with reason and remedy."""
 
 
 def missing_for_compiling() -> list[str]:
-    """Return which of a C compiler, a C++ compiler and Python's headers are missing."""
+    """Return the missing ones of a C compiler, a C++ compiler and Python's headers."""
     missing = []
     for name in ("CC", "CXX"):
         command = shlex.split(os.environ.get(name) or sysconfig.get_config_var(name) or name.lower())[0]

@@ -1,4 +1,4 @@
-"""Maps codes of languages to ISO 639-1, and languages to the tokeniser by which sacrebleu counts BLEU."""
+"""Map codes of languages to ISO 639-1, and languages to the tokeniser with which sacrebleu counts BLEU."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ _MODULES = {"ja-mecab": ("MeCab", "ipadic"), "ko-mecab": ("mecab_ko", "mecab_ko_
 
 
 class UnknownLanguageError(ValueError):
-    """The code is not in the table of languages."""
+    """Signal that a code is not in the table of languages."""
 
 
 def language(code: str) -> str:
-    """Return the ISO 639-1 code of a language, three letters where it has none: zh for zh_CN, zho_Hans, zh-CN.
+    """Return the ISO 639-1 code of a language (zh for zh_CN, zho_Hans, zh-CN), or three letters if it has none.
 
     Args:
-        code: as mBART, NLLB, M2M-100, browsers or locales write it.
+        code: the code in mBART, NLLB, M2M-100, browsers or locales.
 
     Raises:
         UnknownLanguageError: the code is not in the table.

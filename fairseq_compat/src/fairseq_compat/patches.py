@@ -1,4 +1,4 @@
-"""How a fix changes a module of fairseq: by wrapping a function, or by another object under a name that it uses."""
+"""Change a module of fairseq: wrap a function, or put another object under a name that the module uses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def wrap(owner: Any, name: str = "") -> Callable[[Callable], Callable]:
 
     Args:
         owner: a module, a class or an object.
-        name: of the function to replace; by default it is that of the new function.
+        name: name of the function to replace; default: that of the new function.
     """
 
     def decorate(function: Callable) -> Callable:
@@ -38,11 +38,11 @@ def wrap(owner: Any, name: str = "") -> Callable[[Callable], Callable]:
 
 
 def explain_failures(owner: Any, name: str, reason: Callable[..., str | None]) -> None:
-    """Let a function or method that has failed name what a user can correct.
+    """Let a failing function or method name the remedy.
 
     Args:
         owner: as for `wrap`.
-        name: of the function.
+        name: name of the function.
         reason: called with the error and the arguments of the call; None keeps the error.
     """
 

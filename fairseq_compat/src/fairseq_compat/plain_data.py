@@ -1,9 +1,9 @@
-"""Loads checkpoints that hold tensors, built-in containers and plain data, and nothing else.
+"""Load checkpoints that hold tensors, built-in containers and plain data, and nothing else.
 
 A pickle does not only name the entries of torch's allow-list, it *calls* them, with arguments of its author's choice.
 numpy's own classes were not made for that: ``numpy.ndarray((1,), 'O', b'AAAAAAAA')`` is an array of object pointers
-that somebody else chose. So torch calls stand-ins under numpy's names, and under those of Python's, fairseq's and
-omegaconf's classes (`fairseq_compat.stand_ins`). They take what real checkpoints hold and refuse the rest:
+that somebody else chose. So torch calls stand-ins under the names of numpy's, Python's, fairseq's and omegaconf's
+classes (`fairseq_compat.stand_ins`). They accept the data of real checkpoints and refuse other data:
 
     numpy.dtype                codes of numbers, in either order of bytes; no objects, fields or flags
     numpy.ndarray              only by ``_reconstruct``, then with a shape, a dtype and bytes
@@ -14,7 +14,7 @@ Of torch's own list `TORCH_NAMES` remain. Entries such as ``_rebuild_device_tens
 memory that the next opcode frees, are taken away.
 
 ``numpy.core.multiarray`` (numpy 1) and ``numpy._core.multiarray`` (numpy 2) are the same here. torch finds the entries
-of its list by module and name, which the stand-ins have; it needs 2.4 for that, and older ones refuse all of them.
+of its list by module and name, which the stand-ins have. This needs torch 2.4; older ones refuse all of them.
 """
 
 from __future__ import annotations
@@ -102,12 +102,12 @@ STAND_INS = [DType, Array, _no_bytes, *map(_reconstruct, _MODULES), *map(_scalar
 
 
 def _name(entry: Any) -> str:
-    """Return the name by which torch finds an entry of its list: one with a name of its own is a pair."""
+    """Return the name by which torch finds an entry of its list; an entry with another name is a pair."""
     return entry[1] if isinstance(entry, tuple) else f"{entry.__module__}.{entry.__qualname__}"
 
 
 class _Allowed(dict):
-    """Entries of an allow-list by name; a stand-in joins it when a pickle names the class."""
+    """Hold the entries of an allow-list by name; a stand-in joins them when a pickle names the class."""
 
     def __contains__(self, name: Any) -> bool:
         if not super().__contains__(name) and (made := stand_in(name)):
@@ -119,7 +119,7 @@ class _Allowed(dict):
 def allowed(others: Iterable[Any] = ()) -> Iterator[None]:
     """Let ``torch.load`` with ``weights_only=True`` build plain data, and nothing else, inside this block.
 
-    Its result must be given to `plain`. Without effect on torch < 2.4, which refuses more.
+    Pass the result to `plain`. There is no effect on torch < 2.4, which refuses more.
 
     Args:
         others: classes, or pairs of a class and its name, that a pickle may call as well. A stand-in comes before an
@@ -149,7 +149,7 @@ def allowed(others: Iterable[Any] = ()) -> Iterator[None]:
 def plain(loaded: Any) -> Any:
     """Return the loaded data without its stand-ins; containers keep their identity.
 
-    A ``numpy.ndarray`` takes the place of each of its stand-ins, a dictionary, list or value that of omegaconf's.
+    Stand-ins of ``numpy.ndarray`` become arrays, stand-ins of omegaconf become dictionaries, lists or values.
 
     Raises:
         UnpicklingError: a type of a configuration is in another place; `refused_in` returns its name.

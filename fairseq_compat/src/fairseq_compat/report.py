@@ -1,4 +1,4 @@
-"""Reports which fixes are needed in this environment, and which are active."""
+"""Report which fixes are needed in this environment, and which are active."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fairseq_compat.runner import Verdict
 
 @dataclass(frozen=True)
 class FixStatus:
-    """State of one fix in this process.
+    """Hold the state of one fix in this process.
 
     Attributes:
         fix: name of the fix.
         needed: False if the installed versions do not need it, or this fairseq has the repaired code.
-        active: the fix is applied to the modules that are loaded, and will be applied to the others.
+        active: True if the fix is applied to the loaded modules, and will be applied to the others.
         reason: symptom without the fix, or why it is not needed or not active.
     """
 
@@ -94,7 +94,7 @@ def status() -> list[FixStatus]:
 
 
 def heading() -> str:
-    """Return which fairseq is meant, with its folder."""
+    """Return the version and the folder of the imported fairseq."""
     folders = fairseq_folders()
     if not folders:
         return "fairseq is not installed here: python -m fairseq_compat install"

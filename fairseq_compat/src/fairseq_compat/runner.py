@@ -1,4 +1,4 @@
-"""Executes a module of fairseq together with its fixes, and remembers which fixes were applied."""
+"""Execute a module of fairseq together with its fixes, and remember which fixes were applied."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def disabled() -> set[str]:
 
 
 class Verdict(enum.Enum):
-    """How the source of a module relates to a fix."""
+    """Name the relation between the source of a module and a fix."""
 
     APPLIES = "applies"
     FIXED = "does not apply"

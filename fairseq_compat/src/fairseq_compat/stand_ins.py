@@ -1,4 +1,4 @@
-"""Stand-ins for the objects of checkpoints that hold data. torch builds them in place of the real classes.
+"""Define stand-ins for the data objects of checkpoints, which torch builds instead of the real classes.
 
     argparse.Namespace             a dictionary with names as keys
     fairseq.meters.AverageMeter    a Namespace (fairseq up to 0.9 stored its meters; TUPE's authors used 0.9)
@@ -7,8 +7,8 @@
     fairseq's choices              words (the values of an enum)
     paths, defaultdict             paths of this system, dictionaries
 
-The types of a configuration are named in it as well. Such a name is nothing but a name: whatever calls it is refused,
-and so is a file that holds it in another place (`fairseq_compat.plain_data.plain`).
+A configuration also names its types. Such a name is only a name: a pickle that calls it is refused, and so is a file
+that holds it in another place (`fairseq_compat.plain_data.plain`).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def refused(name: str) -> UnpicklingError:
 def refused_in(error: BaseException) -> str | None:
     """Return the name of an object that is not plain data from torch's error; None if the file is damaged.
 
-    torch wraps the stand-ins' errors in advice to load without the allow-list, which is never to be quoted.
+    torch wraps the stand-ins' errors in advice to load without the allow-list, which must never be quoted.
     """
     match = re.search(r"GLOBAL ([\w.]+)|REFUSED ([^;]+);", str(error))
     return match and (match[1] or match[2])
 
 
 class Attributes(argparse.Namespace):
-    """An object of nothing but attributes, made without arguments."""
+    """Hold attributes only, made without arguments."""
 
     def __new__(cls, *arguments: Any, **options: Any) -> Any:
         if arguments or options:
@@ -55,7 +55,7 @@ class Attributes(argparse.Namespace):
 
 
 class Namespace(Attributes):
-    """Becomes a plain ``argparse.Namespace`` when its state is set."""
+    """Become a plain ``argparse.Namespace`` when the state is set."""
 
     def __setstate__(self, state: Any) -> None:
         super().__setstate__(state)
@@ -67,7 +67,7 @@ class Namespace(Attributes):
 
 
 class Dictionary(Attributes):
-    """Becomes a ``fairseq.data.dictionary.Dictionary`` when its state is set."""
+    """Become a ``fairseq.data.dictionary.Dictionary`` when the state is set."""
 
     def __setstate__(self, state: Any) -> None:
         super().__setstate__(state)
@@ -77,11 +77,11 @@ class Dictionary(Attributes):
 
 
 class Node(Attributes):
-    """A value or container of omegaconf, and what it says of itself; `content` is all that remains of it."""
+    """Hold a value or container of omegaconf with its metadata; only `content` remains of it."""
 
     @property
     def content(self) -> Any:
-        """The value of a node; the dictionary or list of a container, None or words in place of one."""
+        """Return the value of a node: a value, or the dictionary or list of a container, or None or text instead."""
         for name in ("_content", "_val"):
             if name in vars(self):
                 return vars(self)[name]

@@ -1,8 +1,8 @@
-"""One file per fix. :data:`fairseq_compat.hook.FIXES` says on which modules of fairseq a fix acts.
+"""Contain one file per fix. :data:`fairseq_compat.hook.FIXES` has the modules of fairseq on which a fix acts.
 
-The first line of its docstring is the reason in the status table; then come the symptom, versions (all, if nothing is
-said), place, remedy, and the issue upstream if there is one. A fix goes when its module of fairseq has the repaired
-code, or as "Can go" says. It defines:
+The first line of its docstring is the reason in the status table; then come the symptom, versions (default: all),
+place, remedy, and the issue upstream if there is one. A fix is removed when its module of fairseq has the repaired
+code, or as "Can go" says. A fix defines:
 
     BROKEN            regular expression of the code that it changes
     FIXED             maybe: regular expression of a module that does not have this code and does not need the fix

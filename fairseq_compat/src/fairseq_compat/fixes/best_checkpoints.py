@@ -16,7 +16,7 @@ from fairseq_compat.patches import wrap
 BROKEN = r"worst_best = getattr\(save_checkpoint"
 FIXED = r"def save_checkpoint\("
 
-#: how fairseq's pattern of the best checkpoints begins, and its number
+#: beginning of fairseq's pattern of the best checkpoints, and its number
 BEST, NUMBER = r"checkpoint\.best_", r"(\d+\.?\d*)"
 
 

@@ -55,7 +55,7 @@ def patch_preprocess(module) -> None:
 
 
 def missing_option(error: str) -> tuple[str, str] | None:
-    """Return an option whose choice needs another option, and that one, by the error of hydra or omegaconf."""
+    """Return an option and the further option that its choice needs, from an error of hydra or omegaconf."""
     from fairseq.registry import REGISTRIES
 
     if null := re.search(r"override (\w+)\.(\w+)=null", error):
@@ -69,7 +69,7 @@ def missing_option(error: str) -> tuple[str, str] | None:
 
 
 def has_default(name: str, field, args) -> bool:
-    """Return True if an option is None that is a list, or by default another option's value that is not 0 or None."""
+    """Return True if an option without a value is a list, or takes another option's value that is not 0 or None."""
     if getattr(args, name, "") is not None or type(None) in get_args(field.type):
         return False
     pointer = re.fullmatch(r"\$\{\w+\.(\w+)\}", str(field.default))
@@ -104,12 +104,12 @@ def patch_configuration(module) -> None:
             is_registered = isinstance(choice, str) and choice in registry["registry"]
             if is_registered and isinstance(present, DictConfig) and present.get("_name") != choice:
                 with open_dict(cfg):
-                    cfg[name] = None  # which fairseq overwrites by the choice and its options
+                    cfg[name] = None  # fairseq overwrites it by the choice and its options
         return original(cfg, overrides)
 
 
 def patch_task(module) -> None:
-    """Refuse options of iterative generators where another one is built (`translation_lev` builds its own)."""
+    """Refuse options of iterative generators if another generator is built (`translation_lev` builds its own)."""
 
     @wrap(module.FairseqTask)
     def build_generator(original, self, models, args, *others, **options):

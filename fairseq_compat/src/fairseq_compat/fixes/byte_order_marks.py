@@ -6,7 +6,7 @@ Symptom: editors of Windows write the mark. With it the first symbol of ``dict.t
     words are split by the rules of 0.1.
 Where: fairseq/data/dictionary.py:236, fairseq/utils.py:170, fairseq/tasks/sentence_prediction.py:229,
     fairseq/tasks/audio_finetuning.py:140, fairseq/data/multilingual/multilingual_data_manager.py:300,
-    subword_nmt/apply_bpe.py:36. What ``line_ends`` reads has no mark, either.
+    subword_nmt/apply_bpe.py:36. The fix ``line_ends`` removes marks, too.
 Remedy: text in UTF-8 is read as ``utf-8-sig``.
 Can go: with a fairseq and a subword-nmt that do so.
 """

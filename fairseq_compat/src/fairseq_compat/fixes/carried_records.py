@@ -21,17 +21,17 @@ RECORD = "preparation.json"
 def find_records(args) -> tuple[dict, dict]:
     """Return (the rest of a record, name of a dictionary -> entry) for the folder of the new data.
 
-    It has the entries of the dictionaries that the user gives, with their files' paths as they are from that folder.
-    Of its own record the entries of other dictionaries stay.
+    The record has the entries of the user's dictionaries, with paths of files relative to that folder. Entries of
+    other dictionaries in the folder's record stay.
     """
-    given = {"source": args.srcdict, "target": args.tgtdict}
+    dict_paths = {"source": args.srcdict, "target": args.tgtdict}
     if args.joined_dictionary:
-        given = dict.fromkeys(given, args.srcdict or args.tgtdict)
-    is_one = given["source"] == given["target"]
+        dict_paths = dict.fromkeys(dict_paths, args.srcdict or args.tgtdict)
+    is_one = dict_paths["source"] == dict_paths["target"]
     if args.only_source:
-        del given["target"]
+        del dict_paths["target"]
     head, entries = read_record(args.destdir, args.destdir)
-    for side, path in given.items():
+    for side, path in dict_paths.items():
         lang = getattr(args, f"{side}_lang")
         record, entry = entry_of(path, lang, is_one, args.destdir)
         name = f"dict.{lang}.txt" if lang else "dict.txt"
@@ -44,8 +44,8 @@ def find_records(args) -> tuple[dict, dict]:
 def entry_of(path: str | None, lang: str | None, is_one: bool, destdir: str) -> tuple[dict, dict | None]:
     """Return the record next to a dictionary, and its entry for text in `lang`; None without one.
 
-    A dictionary of two languages (dict.de.txt and dict.en.txt with the same symbols) has an entry of each; that of
-    one language says nothing about the other. is_one: the user gives one dictionary for both sides.
+    A dictionary of two languages (dict.de.txt and dict.en.txt with the same symbols) has one entry per language, which
+    does not describe the other language. is_one: True if the user gives one dictionary for both sides.
     """
     if not path:
         return {}, None
@@ -58,7 +58,7 @@ def entry_of(path: str | None, lang: str | None, is_one: bool, destdir: str) -> 
 
 
 def read_record(folder: str, destdir: str) -> tuple[dict, dict]:
-    """Return the record in a folder, and its entries with paths of files as they are from `destdir`; {} without one."""
+    """Return the record in a folder, and its entries with paths of files relative to `destdir`; {} without one."""
     file = os.path.join(folder, RECORD)
     if not os.path.isfile(file):
         return {}, {}

@@ -61,7 +61,7 @@ def check_ranks(lines, num_classes: int, path: str) -> None:
 
 
 def uneven(error: Exception, task, split: str, *_args, **_options) -> str | None:
-    """Return how many texts and labels a split has, if their numbers differ."""
+    """Return the numbers of texts and labels of a split, if they differ."""
     from fairseq.data import data_utils
 
     options, counts = task.cfg or task.args, {}
@@ -75,12 +75,12 @@ def uneven(error: Exception, task, split: str, *_args, **_options) -> str | None
             counts[path] = len(data_utils.load_indexed_dataset(path))
     if len(set(counts.values())) < 2:
         return None
-    found = ", ".join(f"{path} has {count:,} lines" for path, count in counts.items())
-    return f"{found}; expected as many in each, line by line: correct the text and binarise it again"
+    line_counts = ", ".join(f"{path} has {count:,} lines" for path, count in counts.items())
+    return f"{line_counts}; expected as many in each, line by line: correct the text and binarise it again"
 
 
 def unlabelled(error: Exception, criterion, _model, sample, *_args, **_options) -> str | None:
-    """Return what is missing if a split has no labels."""
+    """Name the missing files if a split has no labels."""
     if not isinstance(error, KeyError) or "target" in sample:
         return None
     return (
@@ -90,7 +90,7 @@ def unlabelled(error: Exception, criterion, _model, sample, *_args, **_options) 
 
 
 def without_classes(error: Exception, _task, cfg, **_options) -> str | None:
-    """Return what to do if data have no dictionary of classes."""
+    """Return the remedy if data have no dictionary of classes."""
     file = os.path.join(cfg.data, "label", "dict.txt")
     if not isinstance(error, FileNotFoundError) or error.filename != file:
         return None

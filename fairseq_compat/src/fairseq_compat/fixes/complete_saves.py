@@ -50,7 +50,7 @@ def save_from_start(save, content, file) -> None:
 
 
 def is_interrupted(error: BaseException | None) -> bool:
-    """Return True if torch's writer, which begins to close its file after Ctrl-C, has made this error of it."""
+    """Return True if torch's writer, which closes its file after Ctrl-C, has turned Ctrl-C into this error."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None

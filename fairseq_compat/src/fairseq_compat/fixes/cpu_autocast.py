@@ -19,7 +19,7 @@ from fairseq_compat.patches import wrap
 
 BROKEN = r"def _build_optimizer\("
 
-#: tokens up to which the plain attention is the faster one (measured at 64, 128, 256 and 512)
+#: largest number of tokens for which plain attention is faster (measured at 64, 128, 256 and 512)
 SHORT = 200
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def patch(module):
             use_autocast(self._criterion)
             logger.info("--amp on the CPU: bfloat16 where PyTorch's autocast takes it, no scaling of the loss")
         with warnings.catch_warnings():
-            if on_cpu:  # CUDA's scaler is built all the same, and says that it does nothing
+            if on_cpu:  # CUDA's scaler is built as well, and warns that it does nothing
                 warnings.filterwarnings("ignore", message=".*GradScaler")
             return original(self)
 

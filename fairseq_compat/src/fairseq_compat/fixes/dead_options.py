@@ -4,7 +4,7 @@ Symptom: the command runs as if the option had not been given. ``fairseq-validat
     split ``valid``, ``fairseq-interactive --lm-path`` translates without the language model, ``fairseq-preprocess
     --bpe`` segments nothing.
 Where: fairseq/options.py:228 (``get_parser``); every command has the options of nearly all of them.
-Remedy: a line on stderr for each of them that is given and would change a result (``TABLE``), with what to do instead.
+Remedy: a line on stderr for each such option that would change a result (``TABLE``), with the remedy.
 Can go: row by row, with a fairseq that reads the option.
 """
 
@@ -16,7 +16,7 @@ from fairseq_compat.patches import wrap
 
 BROKEN = r"def get_parser\(desc,"
 
-#: description of a parser -> its command; that of fairseq-interactive is fairseq-generate's with ``--buffer-size``
+#: description of a parser -> its command; fairseq-interactive has fairseq-generate's description and ``--buffer-size``
 COMMANDS = {
     "Preprocessing": "preprocess",
     "Trainer": "train",
@@ -25,7 +25,7 @@ COMMANDS = {
     "Validation": "validate",
 }
 ALIGNED = "label_smoothed_cross_entropy_with_alignment"
-#: option -> (commands that do not read it, `train:CRITERION` with this criterion; what to do instead)
+#: option -> (commands that do not read it, `train:CRITERION` with this criterion; remedy)
 TABLE = {
     "--gen-subset": ("train validate", "give --valid-subset"),
     "--valid-subset": ("generate eval-lm", "give --gen-subset"),
@@ -57,7 +57,7 @@ printed: set[str] = set()
 
 
 def dead_options(command: str, options: set[str], criterion: str | None = None) -> list[str]:
-    """Return a line for each of the options that a command does not read."""
+    """Return a line for each option that a command does not read."""
     return [
         f"fairseq-{command} does not read {option}: {remedy}"
         for option, (commands, remedy) in TABLE.items()
@@ -81,8 +81,8 @@ def patch(module):
         def parse_known_args(parse, args=None, namespace=None):
             namespace, others = parse(args, namespace)
             command = "interactive" if hasattr(namespace, "buffer_size") else COMMANDS.get(desc, "")
-            given = options_in(parser, sys.argv[1:] if args is None else args)
-            for line in dead_options(command, given, getattr(namespace, "criterion", None)):
+            user_options = options_in(parser, sys.argv[1:] if args is None else args)
+            for line in dead_options(command, user_options, getattr(namespace, "criterion", None)):
                 if line not in printed:
                     printed.add(line)
                     print(f"warning: {line}", file=sys.stderr)

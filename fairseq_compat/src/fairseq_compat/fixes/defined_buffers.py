@@ -18,7 +18,7 @@ from fairseq_compat.patches import wrap
 BROKEN = r'"_float_tensor", torch\.FloatTensor\(1\)'
 FIXED = r"class (SinusoidalPositionalEmbedding|AdaptiveInput|TiedHeadModule)\("
 
-# modules that have a one-element buffer only to know type and device
+# modules whose one-element buffer only has a type and a device
 OWNERS = ("SinusoidalPositionalEmbedding", "AdaptiveInput", "TiedHeadModule")
 
 

@@ -4,7 +4,7 @@ Symptom: ``fairseq-eval-lm`` on a text without a token that can be scored (block
     longer than the model's positions are skipped; a ``--shard-id`` may have none) prints ``Loss (base 2): 0.0000,
     Perplexity: 1.00`` and exits with 0.
 Where: fairseq_cli/eval_lm.py:188.
-Remedy: an error that says so and where to look.
+Remedy: an error with the cause and the options to check.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def folder_of_package(name: str) -> str | None:
 
 
 def resolved(module, user_dir: str) -> str:
-    """Return the folder that ``--user-dir`` means.
+    """Return the folder of a value of ``--user-dir``.
 
     fairseq looks in the working directory, in its own package and next to it; an installed package comes last.
 
@@ -53,7 +53,7 @@ def resolved(module, user_dir: str) -> str:
 
 
 class Joined(argparse.Action):
-    """Join the values of an option that is given several times, as if they were one."""
+    """Join the values of a repeated option into one value."""
 
     def __call__(self, parser, namespace, value, option_string=None):
         before = getattr(namespace, self.dest, None)
@@ -81,7 +81,7 @@ def patch_import(module) -> None:
             return
         names = [user_dir] if os.path.exists(user_dir) else user_dir.split(os.pathsep)
         for folder in [resolved(module, name) for name in names]:
-            # the configuration, and so the checkpoint, keeps what the user wrote
+            # the configuration, and so the checkpoint, has the user's spelling
             original(argparse.Namespace(user_dir=folder))
 
 

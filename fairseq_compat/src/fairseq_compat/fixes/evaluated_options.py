@@ -7,7 +7,7 @@ Symptom: ``--adam-betas "'(0.9, 0.98)'"`` (quoted twice, as on Windows) ends at 
     ``argument of type 'int' is not iterable``.
 Where: fairseq/dataclass/utils.py:25 and fairseq/utils.py:787 (``eval_str_list`` and others), fairseq/optim/adam.py:91,
     fairseq_cli/generate.py:92, fairseq/tasks/translation.py:371 and others like them.
-Remedy: the values are evaluated when the configuration is made. An error names option, value and what is expected.
+Remedy: the values are evaluated when the configuration is made. An error names option, value and expected form.
 Can go: with a fairseq whose options have types.
 """
 
@@ -25,7 +25,7 @@ BROKEN = r"def eval_str_list\(|def convert_namespace_to_omegaconf\(|def main\(cf
 
 
 class WrongValueError(ValueError, argparse.ArgumentTypeError):
-    """A value that an option cannot have; argparse adds the option."""
+    """Signal a value that an option cannot have; argparse adds the option."""
 
 
 def evaluated(value: Any) -> Any:
@@ -42,23 +42,23 @@ def literal_of(value: Any) -> Any:
 
 
 def is_pair(value: Any) -> bool:
-    """Return True for two numbers."""
+    """Return True if the value is two numbers."""
     numbers = list(evaluated(value))
     return len(numbers) == 2 and all(isinstance(number, (int, float)) for number in numbers)
 
 
 def is_dictionary(value: Any) -> bool:
-    """Return True for a dictionary of Python."""
+    """Return True if the value is a dictionary of Python."""
     return hasattr(evaluated(value), "keys")
 
 
 def is_schedule(value: Any) -> bool:
-    """Return True for a dictionary of Python whose keys are text."""
+    """Return True if the value is a dictionary of Python whose keys are text."""
     return is_dictionary(value) and all(isinstance(key, str) for key in evaluated(value))
 
 
 def is_json(value: str) -> bool:
-    """Return True for an object of JSON."""
+    """Return True if the value is an object of JSON."""
     return isinstance(json.loads(value), dict)
 
 
@@ -105,13 +105,13 @@ def patch_train(module) -> None:
     def main(original, cfg, *args, **options):  # fairseq-hydra-train calls it, too
         from omegaconf import OmegaConf
 
-        if not isinstance(cfg, argparse.Namespace):  # which is converted, and checked, in it
+        if not isinstance(cfg, argparse.Namespace):  # main converts a namespace, which checks it
             for section in dict(OmegaConf.to_container(cfg)).values():  # type: ignore[arg-type]  # of a mapping
                 check(section if isinstance(section, dict) else getattr(section, "__dict__", {}))
         return original(cfg, *args, **options)
 
 
-#: function -> what it expects
+#: function -> the value that it expects
 EXPECTED = {
     "eval_str_list": "values such as 1 or 1,2",
     "eval_str_dict": "a dictionary such as \"{'a': 1}\"",
@@ -120,7 +120,7 @@ EXPECTED = {
 
 
 def patch_function(module, name: str) -> None:
-    """Let a function refuse text that is no value, and text in text, whose characters would be a list."""
+    """Let a function refuse text that is no value, and quoted text, whose characters would become a list."""
 
     @wrap(module, name)
     def evaluate(original, x, *args, **options):
@@ -130,7 +130,7 @@ def patch_function(module, name: str) -> None:
                     raise ValueError(text)
                 return [text]
             return original(x, *args, **options)
-        except Exception as error:  # whatever the expression raises
+        except Exception as error:  # an expression may raise anything
             raise WrongValueError(f"found {x!r}, expected {EXPECTED[name]}, quoted once") from error
 
 

@@ -1,13 +1,13 @@
 """With workers masked_lm masks the same tokens in every epoch, and --curriculum never shuffles.
 
-Symptom: with ``--num-workers`` 1 or more (the default is 1) what a dataset draws again in every epoch stays as it was
-    in the first: masked_lm masks the same tokens in every epoch, denoising adds the same noise. A run that is resumed
-    in a later epoch continues with other masks than the uninterrupted one.
+Symptom: with ``--num-workers`` 1 or more (the default is 1) the random draws of a dataset for each epoch are those of
+    the first: masked_lm masks the same tokens in every epoch, denoising adds the same noise. A run that is resumed
+    in a later epoch continues with other masks than the uninterrupted run.
     With ``--curriculum`` no epoch is shuffled, as the first one was not, also with ``--num-workers 0``.
     With sentence_prediction every validation starts workers that stay until the garbage collector finds them, which
     then waits five seconds for each: 37 seconds instead of 2 for a training of six short epochs.
-Versions: all; fairseq 0.12.2 keeps the workers for all epochs, and ``set_epoch`` reaches the main process only. The
-    sampler that it keeps has the shuffling of the first epoch.
+Versions: all; fairseq 0.12.2 keeps the workers for all epochs, and ``set_epoch`` reaches the main process only. Its
+    sampler has the shuffling of the first epoch.
 Where: fairseq/data/iterators.py:480 and :506, fairseq/tasks/fairseq_task.py:302.
 Remedy: a new data loader for every epoch, and no persistent workers.
 """

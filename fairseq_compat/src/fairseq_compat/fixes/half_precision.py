@@ -21,7 +21,7 @@ def obstacle(common, cuda: bool) -> str | None:
 
     Args:
         common: the section of fairseq's configuration.
-        cuda: PyTorch can use a GPU.
+        cuda: True if PyTorch can use a GPU.
     """
     has_copy = not (common.memory_efficient_fp16 or common.memory_efficient_bf16 or common.fp16_no_flatten_grads)
     if not (common.fp16 or common.bf16) or not has_copy or (cuda and not common.cpu):

@@ -5,7 +5,7 @@ Symptom: with ``--fp16`` and ``--bf16`` a continued training begins with weights
     begins at ``--fp16-init-scale`` again. Losses differ from an uninterrupted training's.
 Where: fairseq/optim/fp16_optimizer.py:78 and :347 (``state_dict``), fairseq/optim/amp_optimizer.py:17.
 Remedy: the state of the optimizer in a checkpoint holds the weights in single precision (4 bytes per parameter, in
-    a file that has 12), and all numbers of the scaler. The weights are used if they round to those of the model: a
+    a file that has 12), and all numbers of the scaler. The weights are used if they round to the model's weights: a
     model that was changed in the file is taken as it is. fairseq without this fix ignores them. With
     ``--memory-efficient-fp16`` there are no such weights.
 """
@@ -20,7 +20,7 @@ BROKEN = r"class _FP16OptimizerMixin\(|class AMPOptimizer\("
 
 
 def weights_of(optimizer) -> list[Any]:
-    """Return the weights in single precision, of which the model has rounded copies."""
+    """Return the weights in single precision, whose rounded copies the model has."""
     weights = optimizer.fp32_params
     return [weight.data for weight in (weights.values() if isinstance(weights, dict) else weights)]
 
@@ -44,7 +44,7 @@ def patch_half(module) -> None:
         @wrap(kind)
         def state_dict(original, self):
             state = original(self)
-            if self.scaler is not None:  # its options are those of the command
+            if self.scaler is not None:  # its options come from the command
                 state["loss_scaler"] = {name: value for name, value in vars(self.scaler).items() if name[0] == "_"}
             return {**state, "fp32_params": weights_of(self)} if has_weights else state
 

@@ -27,7 +27,7 @@ def needed() -> bool:
 
 
 class KeepsHash(type):
-    """Type of classes that keep the ``__hash__`` of their base where the decorator ``dataclass`` sets it to None."""
+    """Make classes that keep the ``__hash__`` of their base when the decorator ``dataclass`` sets it to None."""
 
     def __setattr__(cls, name, value):
         if (name, value) != ("__hash__", None):

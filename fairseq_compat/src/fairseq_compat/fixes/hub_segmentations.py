@@ -21,7 +21,7 @@ MASK = "<mask>"
 
 
 class Words:
-    """The segmentation of text that has finished words."""
+    """Segment text with finished words: do nothing."""
 
     bpe_symbol = " "
 
@@ -47,7 +47,7 @@ def check_gpt2(cfg, dictionary) -> None:
 
 
 def too_long(error: Exception, hub, *_args, **_options) -> str | None:
-    """Return what to do about a text with more tokens than positions."""
+    """Return the remedy for a text with more tokens than positions."""
     if not isinstance(error, IndexError):
         return None
     return f"the text has more tokens than the model has positions ({hub.model.max_positions()}): shorten it"
@@ -66,7 +66,7 @@ def patch_roberta(module) -> None:
 
     @wrap(module.RobertaHubInterface)
     def fill_mask(original, self, masked_input, topk=5):
-        # the space in front of <mask> is replaced with it, since subwords of GPT-2 and sentencepiece have their own
+        # the space before <mask> is replaced, too, since subwords of GPT-2 and sentencepiece have their own space
         has_spaces = not hasattr(self.bpe, "bpe_symbol")
         return original(self, masked_input if has_spaces else masked_input.replace(f" {MASK}", f"  {MASK}"), topk)
 

@@ -25,7 +25,7 @@ def needed() -> bool:
 
 
 class Parser(argparse.ArgumentParser):
-    """Takes what only has a representation as help."""
+    """Accept an object with a representation as help."""
 
     def add_argument(self, *names, **options):
         if "help" in options and not isinstance(options["help"], str):

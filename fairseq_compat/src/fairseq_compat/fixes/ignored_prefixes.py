@@ -1,10 +1,10 @@
 """--ignore-prefix-size: the loss is divided by all tokens, also by those that it ignores: too low.
 
 Symptom: ``--criterion label_smoothed_cross_entropy --ignore-prefix-size 1`` prints a loss and a perplexity that are too
-    low, the more so the shorter the sentences: of four tokens with a probability of 1/2 a loss of 0.75 bits. Another
-    size of the prefix, or the training without the option, cannot be compared.
+    low, most for short sentences: four tokens with a probability of 1/2 have a loss of 0.75 bits. Losses with other
+    sizes of the prefix, or without the option, cannot be compared.
 Where: fairseq/criterions/label_smoothed_cross_entropy.py:76 (``sample["ntokens"]``).
-Remedy: the tokens that the loss has are counted. The gradient is their mean, too.
+Remedy: only the tokens of the loss are counted. The gradient is their mean, too.
 Upstream: fairseq pull request 4842 (open).
 """
 

@@ -30,7 +30,7 @@ BROKEN = (
     r"|click\.get_text_stream\(|codecs\.getreader\("
 )
 
-#: the characters but LF at which ``str.splitlines`` splits
+#: the characters except LF at which ``str.splitlines`` splits
 OTHER_ENDS = re.compile("[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 
 
@@ -40,7 +40,7 @@ def one_line(text: str) -> str:
 
 
 class LineReader(io.TextIOWrapper):
-    """Reads lines that end with LF, hold no other end of a line, and have no byte-order mark before the first.
+    """Read lines that end with LF, without other ends of lines inside and without a byte-order mark before the first.
 
     ``tell`` and ``seek`` work as usual.
     """
@@ -97,7 +97,7 @@ def patch_sacremoses(module) -> None:
 
 
 def patch_subword_nmt(module) -> None:
-    sys.stdin = LineReader(getattr(sys.stdin, "stream", sys.stdin))  # of the reader that it put there
+    sys.stdin = LineReader(getattr(sys.stdin, "stream", sys.stdin))  # the stream inside of sacremoses' reader
     shadow(module, "codecs.open", open_lines)
 
 

@@ -7,7 +7,7 @@ Symptom: ``Exception: Size of sample #7 is invalid`` after an epoch. ``--shorten
 Where: fairseq/trainer.py:722, fairseq/data/shorten_dataset.py:36 and :65, fairseq/tasks/masked_lm.py:154,
     fairseq/tasks/denoising.py:186.
 Remedy: the texts of the validation are counted before the first update, and the error has their number; a shortened
-    text keeps its last token, a cropped one also the first, and there is room for what the task adds.
+    text keeps its last token, a cropped text also the first, and there is room for the symbols that the task adds.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def patch_task(module) -> None:
     added, front, end = TASKS[module.__name__]
 
     def joined(tokens, start: int, length: int):
-        """Return the tokens at both ends that are kept, and between them those from `start` on."""
+        """Return the kept tokens at both ends, and between them the tokens from `start` on."""
         inside = length - front - end
         return torch.cat([tokens[:front], tokens[start : start + inside], tokens[len(tokens) - end :]])
 

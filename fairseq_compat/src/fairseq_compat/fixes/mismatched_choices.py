@@ -10,8 +10,8 @@ Symptom: ``--arch transformer_lm`` without ``--task``: ``Interpolation key 'task
     a language model without ``--task``: ``Could not infer language pair``.
 Where: fairseq_cli/train.py:88 (``build_model``) and on, fairseq/dataclass/utils.py:350; the default task is
     translation. fairseq_cli/eval_lm.py:287, fairseq_cli/generate.py:83, fairseq_cli/interactive.py:129.
-Remedy: an error that says which choice does not fit and what to give. It comes only after fairseq has failed, so
-    nothing that works is refused.
+Remedy: an error with the wrong choice and the right one. It comes only after fairseq has failed, so nothing that works
+    is refused.
 Upstream: fairseq issues 751, 760, 1324, 1599, 1801, 2496, 3049, 4056, 4988.
 """
 
@@ -49,11 +49,11 @@ def kind_of(model: type) -> str | None:
 
 
 def mismatch(arch: str, task: str, criterion: str, cutoff: object = None) -> str | None:
-    """Return which of the choices of a training does not fit, and what to give; None if they may fit.
+    """Return the choice of a training that does not fit, and the remedy; None if the choices may fit.
 
     Args:
         arch, task, criterion: names of the choices.
-        cutoff: of the adaptive softmax, by the option or the architecture.
+        cutoff: the adaptive softmax's cutoff, by the option or the architecture.
     """
     from fairseq.models import ARCH_MODEL_REGISTRY
 
@@ -105,23 +105,23 @@ def of_training(error: Exception, cfg, *args, **options) -> str | None:
 
 
 def wrong_command(command: str, task: str, path: str) -> str | None:
-    """Return why a command cannot use a checkpoint, and what to give; None if it may, or is no checkpoint."""
+    """Return why a command cannot use a checkpoint, and the remedy; None if it may, or for another file."""
     from fairseq import checkpoint_utils, models
 
     arch, kind = "", None
     with contextlib.suppress(Exception):  # whose cause is the command's error
         arch = checkpoint_utils.load_checkpoint_to_cpu(path)["cfg"]["model"]._name
         kind = kind_of(models.ARCH_MODEL_REGISTRY[arch])
-    found = f"{path} is {kind} (--arch {arch})"
+    description = f"{path} is {kind} (--arch {arch})"
     if command == "eval_lm" and kind not in (None, LM):
-        return f"fairseq-eval-lm is for language models, and {found}: fairseq-validate prints its perplexity"
+        return f"fairseq-eval-lm is for language models, and {description}: fairseq-validate prints its perplexity"
     if command != "eval_lm" and kind == ENCODER:
         return (
-            f"fairseq-{command} is for models with a decoder, and {found}: fairseq-validate evaluates it; its "
+            f"fairseq-{command} is for models with a decoder, and {description}: fairseq-validate evaluates it; its "
             "from_pretrained in Python classifies and fills masks"
         )
     if command != "eval_lm" and kind == LM and task != TASKS_OF[LM]:
-        return f"{found}: give --task {TASKS_OF[LM]}"
+        return f"{description}: give --task {TASKS_OF[LM]}"
     return None
 
 

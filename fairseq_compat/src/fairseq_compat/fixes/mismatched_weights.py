@@ -2,10 +2,10 @@
 
 Symptom: a training that starts from a checkpoint (``--restore-file``, ``--finetune-from-model``) of another dictionary
     or other sizes ends with ``Exception: Cannot load model parameters from checkpoint``; fairseq-generate and hubs with
-    data of another dictionary end with ``RuntimeError: Error(s) in loading state_dict``. What differs is in the middle
-    of a long traceback, among a page of names.
+    data of another dictionary end with ``RuntimeError: Error(s) in loading state_dict``. The difference is in the
+    middle of a long traceback, among a page of names.
 Where: fairseq/trainer.py:580, fairseq/checkpoint_utils.py:478.
-Remedy: the error has the first difference, and what decides it where a name tells.
+Remedy: the error has the first difference, and the option that decides it if the name shows it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fairseq_compat.patches import explain_failures
 
 BROKEN = r"please ensure that the architectures match|def load_model_ensemble_and_task\("
 
-#: part of a difference -> what decides it; the first one that matches counts
+#: part of a difference -> the choices that decide it; the first entry that matches counts
 REMEDIES = {
     r"embed_tokens|output_projection|lm_head": "binarise the data with the dict.txt of the checkpoint (--srcdict); "
     "source and target language are those of its training",
@@ -25,9 +25,9 @@ REMEDIES = {
 
 
 def difference(error: Exception, filename: str, remedy: str) -> str | None:
-    """Return the first parameter that differs, as torch describes it, and what to do; None without such a parameter.
+    """Return the first parameter that differs, as torch describes it, and the remedy; None without such a parameter.
 
-    remedy: what to do if the name of the parameter is not in `REMEDIES`.
+    remedy: advice if the name of the parameter is not in `REMEDIES`.
     """
     lines = [line.strip() for line in str(error).splitlines()]
     different = [line for line in lines if line.startswith(("size mismatch", "Missing key", "Unexpected key"))]

@@ -27,7 +27,7 @@ HIGHER = dict.fromkeys(("bleu", "chrf", "accuracy", "f1", "mcc"), True) | dict.f
 
 
 class Values(OrderedDict):
-    """The values of a validation; the value of a metric that is not there is None, and is remembered."""
+    """Hold the values of a validation; a missing metric has the value None and is remembered."""
 
     lacking: dict[str, list[str]] = {}
 
@@ -56,7 +56,7 @@ def patch(module):
 
     @wrap(module)
     def should_stop_early(original, cfg, valid_loss):
-        return bool(Values.lacking) or original(cfg, valid_loss)  # what stops is saved before
+        return bool(Values.lacking) or original(cfg, valid_loss)  # a training that stops is saved before
 
     @wrap(module)
     def validate_and_save(original, *args, **kwargs):

@@ -17,7 +17,7 @@ from fairseq_compat.patches import wrap
 BROKEN = r"not cfg\.autoregressive|if cfg\.freeze_regex is not None"
 FIXED = r"class (HubertEncoder|Wav2VecEncoder)\("
 
-# encoder -> an option that it reads, and its value where there is none
+# encoder -> an option that it reads, and the value if it is missing
 OPTIONS = {"HubertEncoder": ("autoregressive", False), "Wav2VecEncoder": ("freeze_regex", None)}
 
 

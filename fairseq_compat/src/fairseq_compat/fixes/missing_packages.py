@@ -45,7 +45,7 @@ def find(option: str, name: str, remedy: str) -> None:
 def patch_train(module) -> None:
     @wrap(module)
     def main(original, cfg, *args, **options):  # fairseq-hydra-train calls it, too
-        if not isinstance(cfg, argparse.Namespace):  # which is converted, and checked, in it
+        if not isinstance(cfg, argparse.Namespace):  # main converts a namespace, which checks it
             check(cfg)
             if getattr(cfg.criterion, "_name", None) == "ctc" and not cfg.dataset.disable_validation:
                 find("--criterion ctc", "editdistance", "pip install editdistance, or give --disable-validation")

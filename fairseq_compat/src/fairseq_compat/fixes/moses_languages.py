@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def moses_code(code: str) -> str:
-    """Return the code by which Moses knows a language; an unknown one as it is."""
+    """Return Moses' code of a language; an unknown code stays as it is."""
     try:
         return language(code)
     except UnknownLanguageError as error:

@@ -4,7 +4,7 @@ Symptom: (a) a folder of a translation task with ``train1.*`` next to ``train.*`
     ``valid1.*``) ends with ``ValueError: negative dimensions are not allowed``, unless ``--upsample-primary`` is given.
     (b) ``--valid-subset valid,valid1`` of a translation task: ``Valid paths ['valid1.de-en.de', ...] will be ignored``.
 Where: (a) fairseq/tasks/translation.py:213 (-1, which is a number of repetitions at :120);
-    (b) fairseq/data/data_utils.py:594 (compares the names of files with those of the splits).
+    (b) fairseq/data/data_utils.py:594 (compares names of files with names of splits).
 Remedy: (a) -1 is 1, as fairseq's documentation says; (b) the names of splits are compared.
 Upstream: (a) fairseq issue 3644 (open).
 """

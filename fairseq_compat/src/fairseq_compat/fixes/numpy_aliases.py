@@ -36,7 +36,7 @@ def patch(module):
         return numpy.percentile(values, percentages, method=interpolation)
 
     class Generator(numpy.random.Generator):
-        """Has the name `randint` of numpy's older random state."""
+        """Add the name `randint` of numpy's older random state."""
 
         randint = numpy.random.Generator.integers
 

@@ -1,8 +1,8 @@
 """Two trainings with one --save-dir overwrite each other; now the second is refused (not on Windows).
 
 Symptom: a command that is started twice (in two terminals, by a queue that believes the first one dead) trains twice,
-    and both write the same files: ``checkpoint_last.pt`` is of the one or of the other, and a save of the one can end
-    in an error, because the other has renamed or removed its file.
+    and both write the same files: ``checkpoint_last.pt`` is from either run, and a save of one can fail because the
+    other has renamed or removed its file.
 Where: fairseq/checkpoint_utils.py:201 (``load_checkpoint``, with which a training begins).
 Remedy: the first process of a run locks its ``--save-dir`` for as long as its trainer lives; a second run is refused.
     The system drops the lock with the process, however it ends, and nothing is left in the folder. Where folders
@@ -29,11 +29,11 @@ def needed() -> bool:
 
 
 class FolderLock:
-    """Holds a folder until it is garbage or its process ends.
+    """Lock a folder until this object is garbage or its process ends.
 
     Raises:
-        BlockingIOError: another process holds it.
-        OSError: it cannot be locked at all.
+        BlockingIOError: another process has the lock.
+        OSError: the folder cannot be locked at all.
     """
 
     descriptor: int | None = None
@@ -54,7 +54,7 @@ class FolderLock:
 
 
 def lock_folder(folder: str) -> FolderLock | None:
-    """Return the lock of this process on a folder; None where it cannot be locked."""
+    """Return the lock of this process on a folder; None if the folder cannot be locked."""
     path = os.path.realpath(folder)
     try:
         lock = _locks[path] = _locks.get(path) or FolderLock(path)

@@ -5,7 +5,7 @@ Symptom: ``fairseq-generate --langs de,fr,en`` of a model of ``--langs de,en,fr`
     reads a first token that it has not seen in its training. Nothing is said, and the numbers are worse. With fewer
     languages in ``--lang-pairs``: ``size mismatch for encoder.embed_tokens.weight``.
 Where: fairseq/checkpoint_utils.py:404 (``load_model_ensemble_and_task``), which has the options of both.
-Remedy: a line on stderr names these options, and what they were in the training.
+Remedy: a line on stderr names these options, and their values in the training.
 Upstream: fairseq issues 3474, 2120.
 """
 
@@ -34,7 +34,7 @@ def options_of(config: Any) -> dict[str, Any]:
 
 
 def differences(saved: Any, task: Any) -> str:
-    """Return the options that are not as in a checkpoint's training; "" if they are, or the task is another one."""
+    """Return the options that differ from a checkpoint's training; "" if none differs, or for another task."""
     from fairseq.tasks import TASK_REGISTRY
 
     if type(task) is not TASK_REGISTRY.get(getattr(saved, "_name", None)):
@@ -46,7 +46,7 @@ def differences(saved: Any, task: Any) -> str:
 
 
 def patch(module):
-    tasks: list = []  # of the calls that load models
+    tasks: list = []  # tasks of the calls that load models
 
     @wrap(module)
     def load_checkpoint_to_cpu(original, path, *args, **options):

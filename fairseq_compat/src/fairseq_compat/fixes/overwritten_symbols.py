@@ -5,7 +5,7 @@ Symptom: ``fairseq-preprocess --srcdict`` (or ``--tgtdict``) with a ``dict.txt``
     that opens the data ends with ``RuntimeError: Duplicate word found``.
 Where: fairseq/data/dictionary.py:272 (``Dictionary._save``).
 Remedy: a symbol that has a row already is written with the mark.
-Can go: with a fairseq that writes the mark which it reads.
+Can go: with a fairseq that writes the mark.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from fairseq_compat.patches import wrap
 BROKEN = r'print\("\{\} \{\}"\.format\(k, v\), file=f\)'
 
 
-def marked(rows, known):
-    """Yield symbol and count of each row, the count with the mark if the symbol is one of `known` or comes again."""
-    symbols = set(known)
+def marked(rows, earlier_symbols):
+    """Yield symbol and count of each row; the count of a repeated symbol, or of `earlier_symbols`, has the mark."""
+    symbols = set(earlier_symbols)
     for symbol, count in rows:
         yield symbol, f"{count} #fairseq:overwrite" if symbol in symbols else count
         symbols.add(symbol)

@@ -4,7 +4,7 @@ Symptom: a file of ``model`` and ``args`` or ``cfg`` (published models; scripts 
     generation, ``from_pretrained`` and ``--finetune-from-model`` with ``KeyError: 'best_loss'``, ``'optimizer'``,
     ``'extra_state'`` or ``'batch_offset'``, or with ``IndexError`` where ``optimizer_history`` is empty.
 Where: fairseq/checkpoint_utils.py:577 (``_upgrade_state_dict``).
-Remedy: what lacks is that of a training that has not begun; there is no state of an optimizer.
+Remedy: missing parts are those of a training that has not begun; there is no state of an optimizer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fairseq_compat.patches import wrap
 BROKEN = r'"best_loss": state\["best_loss"\]'
 FIXED = r"def _upgrade_state_dict\("
 
-#: what fairseq asks of a file without the history of the optimizer, and of one without the state of the training
+#: parts that fairseq needs in a file without the history of the optimizer, and without the state of the training
 OPTIMIZER, TRAINING = ("best_loss", "optimizer"), {"epoch": 1, "batch_offset": 0, "val_loss": None}
 
 

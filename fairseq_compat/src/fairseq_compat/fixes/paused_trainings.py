@@ -40,12 +40,12 @@ logger = logging.getLogger(__name__)
 
 
 class State:
-    """Holds what fairseq does not save, in this process.
+    """Hold the state of this process that fairseq does not save.
 
     Attributes:
         stop_early: fairseq's function, whose attributes are the state of ``--patience``.
-        is_due: the validation after this update does not depend on the end of the training.
-        end_of_epoch: this update is the last one of its epoch.
+        is_due: True if the validation after this update does not depend on the end of the training.
+        end_of_epoch: True if this update is the last one of its epoch.
         epoch_loss: loss of the validation at the end of the epoch, while its checkpoint is written.
         finished: why the training has no more updates to make.
         fix_batches_to_gpus: the option, which fairseq ignores when it continues within an epoch.
@@ -115,7 +115,7 @@ def reached(cfg, trainer, next_epoch: int) -> str | None:
 
 
 def patch_checkpoints(module) -> None:
-    """Decide whether the loaded checkpoint is that of a training that has ended."""
+    """Decide whether the training of the loaded checkpoint has ended."""
 
     @wrap(module)
     def load_checkpoint(original, cfg, trainer, **kwargs):
@@ -180,7 +180,7 @@ def patch_trainer(module) -> None:
 
 
 def is_loaded_once(task) -> bool:
-    """Return True if a training loads its data once, as those of the first epoch."""
+    """Return True if a training loads its data once, in the first epoch."""
     from fairseq.tasks import FairseqTask, LegacyFairseqTask
 
     plain = (FairseqTask.has_sharded_data, LegacyFairseqTask.has_sharded_data)
@@ -200,14 +200,14 @@ def plateau_of(trainer) -> Any:
 
 
 def clear_patience() -> None:
-    """Forget earlier validations, also those of another training in this process."""
+    """Forget earlier validations, also of another training in this process."""
     if State.stop_early is not None:
         for name in ("best", "num_runs"):
             vars(State.stop_early).pop(name, None)
 
 
 def state_of(trainer) -> dict[str, Any]:
-    """Return what fairseq does not save."""
+    """Return the state that fairseq does not save."""
     stop = State.stop_early
     patience = {name: getattr(stop, name) for name in ("best", "num_runs") if hasattr(stop, name)}
     state: dict[str, Any] = {"metric": metric_of(trainer), "patience": patience, "epoch_loss": State.epoch_loss}

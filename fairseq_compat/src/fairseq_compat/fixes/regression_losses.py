@@ -23,7 +23,7 @@ def patch_criterion(name, module) -> None:
     def forward(original, self, model, sample, reduce=True):
         loss, sample_size, logged = original(self, model, sample, reduce)
         if self.regression_target:
-            logged["loss"] = logged["loss"] * math.log(2)  # by which it will be divided
+            logged["loss"] = logged["loss"] * math.log(2)  # fairseq divides by it
         return loss, sample_size, logged
 
 

@@ -19,7 +19,7 @@ BROKEN = r"TASK_REGISTRY\[args\.task\]\.add_args\(parser\)"
 
 
 def ignore_repeated(parser: argparse.ArgumentParser) -> dict[str, object]:
-    """Let a parser ignore options that it has already. Return their defaults by name, which is filled later."""
+    """Let a parser ignore options that it has already; return name -> default of these, which is filled later."""
     defaults: dict[str, object] = {}
 
     @wrap(parser)

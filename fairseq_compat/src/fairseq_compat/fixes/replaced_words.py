@@ -2,15 +2,15 @@
 
 Symptom: ``fairseq-generate --dataset-impl raw --replace-unk`` and ``fairseq-interactive --replace-unk`` end with
     ``FileNotFoundError: '@@ '``. With a file: ``IndexError`` without ``--print-alignment``, ``TypeError`` with it; the
-    words of ``fairseq-interactive`` are those of the dictionary, ``<unk>`` for an unknown one; with ``--remove-bpe``
+    words of ``fairseq-interactive`` come from the dictionary, ``<unk>`` for an unknown one; with ``--remove-bpe``
     words are counted in the translation, but subwords in the alignment. The alignments of an LSTM are shifted by the
     padding of its batch. ``fairseq-interactive --print-alignment soft``: ``too many values to unpack``, or pairs of
     weights for a source of one word.
 Where: fairseq/dataclass/configs.py:866 (the option's value without a file), fairseq/utils.py:164 (``load_align_dict``)
     and :235 (``post_process_prediction``), fairseq_cli/generate.py, fairseq_cli/interactive.py.
-Remedy: an unknown token of the translation becomes the token of the source text that it attends to most, or what the
-    file translates that to, before subwords are joined. The alignment is printed, as with ``--print-alignment``. What
-    fairseq-interactive cannot print is refused.
+Remedy: an unknown token of the translation becomes the token of the source text that it attends to most, or the file's
+    translation of this token, before subwords are joined. The alignment is printed, as with ``--print-alignment``.
+    Alignments that fairseq-interactive cannot print are refused.
 Can go: with a fairseq that aligns when it replaces.
 """
 
@@ -25,7 +25,7 @@ BROKEN = r"align_dict\[cols\[0\]\] = cols\[1\]|utils\.load_align_dict\(cfg\.gene
 
 
 class Alignment(list):
-    """Pairs of a token of the source and one of the translation, with the source's tokens as the text has them."""
+    """Hold pairs of a token of the source and one of the translation, with the source's tokens as in the text."""
 
     words: list[str]
 
@@ -106,7 +106,7 @@ def name_sources(module, cfg) -> None:
 
 def name_lines(module, cfg) -> None:
     """Let fairseq-interactive name the lines that it reads."""
-    texts: list[str] = []  # of the batch that is being translated
+    texts: list[str] = []  # texts of the current batch
 
     @wrap(module)
     def make_batches(original, lines, cfg, task, max_positions, encode_fn):

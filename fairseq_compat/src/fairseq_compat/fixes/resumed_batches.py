@@ -5,9 +5,9 @@ Symptom: a training that is resumed in its second epoch or later has other batch
     the epoch in which the *process* began.
 Versions: fairseq's main branch.
 Where: fairseq/tasks/fairseq_task.py:290 (``numpy_seed(seed + epoch)`` in ``get_batch_iterator``).
-Remedy: where batches serve all epochs, they are cut as in the first one, whenever that is. Where they are made again
-    for each (``rebuild_batches``, ``--update-epoch-batch-itr``, which ``--grouped-shuffling`` implies, data that change
-    with the epoch) nothing changes.
+Remedy: batches that serve all epochs are made as in the first epoch. Batches that are made again for each epoch
+    (``rebuild_batches``, ``--update-epoch-batch-itr``, which ``--grouped-shuffling`` implies, data that change with the
+    epoch) do not change.
 """
 
 from __future__ import annotations

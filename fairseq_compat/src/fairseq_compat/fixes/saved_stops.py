@@ -31,23 +31,23 @@ from fairseq_compat.patches import shadow, wrap
 BROKEN = r"def validate_and_save\(|def call_main\(|class EpochBatchIterator\("
 #: exit status of a training that was stopped and can continue (EX_TEMPFAIL of sysexits.h)
 STATUS = 75
-#: exit status of a training whose job has too short a limit to get on (EX_CONFIG)
+#: exit status of a training whose job has too short a limit for progress (EX_CONFIG)
 TOO_SHORT = 78
-#: file in --save-dir: the job, and which start of it, whose limit came before an update was saved
+#: file in --save-dir: the job, and the number of its start, that reached its limit before an update was saved
 NOTE = "stopped_before_update"
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 logger = logging.getLogger(__name__)
 
 
 class State:
-    """Holds the state of the training in this process.
+    """Hold the state of the training in this process.
 
     Attributes:
-        requested: a signal came.
-        begun: updates are being made.
+        requested: True after a signal.
+        begun: True once updates are made.
         cfg: configuration.
-        loaded: updates of the checkpoint that was loaded.
-        pending: the loaded checkpoint was written by a stop, and the validation that was due was not made yet.
+        loaded: number of updates of the loaded checkpoint.
+        pending: True if a stop wrote the loaded checkpoint, and its validation is still missing.
         last_losses: losses of this validation if the training ends with it.
         current: (configuration, iterator of the epoch) of the last update.
         leaving: the end of the process, at the end of an epoch whose means are still to be logged.
@@ -80,7 +80,7 @@ def patch_training(module) -> None:
 
 
 class Loop:
-    """Has fairseq's functions of a training under their names, which look for a stop."""
+    """Replace fairseq's functions of a training by functions of the same names that look for a stop."""
 
     def __init__(self, module) -> None:
         self.inner_train, self.inner_validate_and_save = module.train, module.validate_and_save
@@ -165,7 +165,7 @@ class EndedEpoch:
 
 
 class Finished(Exception):
-    """The training had made its last update before it was stopped."""
+    """Signal that the training had made its last update before it was stopped."""
 
 
 def leave_if_requested(trainer, checkpoint_utils) -> None:
@@ -191,7 +191,7 @@ def leave_if_requested(trainer, checkpoint_utils) -> None:
 
 
 def leave_without_progress() -> None:
-    """End the process when no update can be saved: with TOO_SHORT if its job was at its limit, as the start before."""
+    """End the process when no update can be saved, with TOO_SHORT if this start and the last one reached the limit."""
     job, start = os.environ.get("SLURM_JOB_ID"), int(os.environ.get("SLURM_RESTART_COUNT", 0))
     limit = limit_of_job()
     if limit is not None:
@@ -218,7 +218,7 @@ def save_dir() -> Path:
 
 
 def limit_of_job() -> str | None:
-    """Return the limit of time of this process's Slurm job; None without a job, or if Slurm takes the job away."""
+    """Return the time limit of this process's Slurm job; None without a job, or if Slurm preempts the job."""
     job, array = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_ARRAY_JOB_ID")
     if array:  # the number of its last job is that of the array, too
         job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}"
@@ -248,7 +248,7 @@ def requested_anywhere(trainer) -> bool:
 
 @contextlib.contextmanager
 def executing(module):
-    """Handle signals also while fairseq-train imports torch and fairseq: Slurm lets a job end that a signal kills."""
+    """Handle signals also while fairseq-train imports torch and fairseq: Slurm ends a job that a signal kills."""
     if module.__name__ == "fairseq_cli.train" and sys.argv[0].endswith(("fairseq-train", "fairseq_cli/train.py")):
         handle_signals(None)
     yield

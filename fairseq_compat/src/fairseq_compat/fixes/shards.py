@@ -38,7 +38,7 @@ def shard_of(cfg) -> tuple[int, int]:
 
 
 def share(task, cfg):
-    """Let a task give out batches of the shard only; return the task."""
+    """Let a task make batches of the shard only; return the task."""
     shard, shards = shard_of(cfg)
     processes = cfg.distributed_training
 

@@ -3,12 +3,12 @@
 Symptom: (a) with ``skip_invalid_size_inputs=True`` the lists of ``translate``, ``sample``, ``score`` and ``generate``
     lack the sentences that are longer than the model's positions, so that all later ones belong to other sentences.
     (b) ``generate`` of several sentences with ``inference_step_args={"prefix_tokens": ...}`` (or constraints), and
-    BART's with ``prefix_allowed_tokens_fn``: they are of the sentences ordered by length; with several batches
-    ``RuntimeError``. Of one sentence these arguments are ignored.
+    BART's with ``prefix_allowed_tokens_fn``: rows are used for the sentences ordered by length; with several batches
+    ``RuntimeError``. For one sentence these arguments are ignored.
 Where: fairseq/hub_utils.py:172, fairseq/models/bart/hub_interface.py:116 (``generate``).
 Remedy: a sentence that is skipped has one hypothesis without a token, whose score is -inf: its translation is "".
-    A row of ``prefix_tokens`` and a number of ``prefix_allowed_tokens_fn`` are of the sentence with this number; a
-    single row is of all sentences.
+    A row of ``prefix_tokens`` and a number of ``prefix_allowed_tokens_fn`` belong to the sentence with this number; a
+    single row belongs to all sentences.
 Upstream: fairseq issues 3975 (open), 4021 (open), 5082.
 """
 
@@ -42,7 +42,7 @@ def patch(module):
         }
 
     def check_rows(arguments, count: int) -> None:
-        """Raise ValueError for arguments with another number of rows than 1 or `count`."""
+        """Raise ValueError if the number of rows of an argument is neither 1 nor `count`."""
         for name, value in (arguments or {}).items():
             if torch.is_tensor(value) and len(value) not in (1, count):
                 raise ValueError(

@@ -29,14 +29,14 @@ BROKEN = r"torch\.cuda\.device_count\(\)"
 
 
 def launched() -> int:
-    """Return how many processes torchrun, or another launcher with its variables, has started; 0 without one."""
+    """Return the number of processes that torchrun, or a launcher with its variables, has started; 0 without one."""
     if not all(name in os.environ for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")):
         return 0
     return int(os.environ["WORLD_SIZE"])
 
 
 def machines(training) -> int:
-    """Return how many machines have one task of srun each that starts the processes of its machine; else 1."""
+    """Return the number of machines if each has one task of srun, which starts the machine's processes; else 1."""
     nodes, tasks = (int(os.environ.get(name, 0)) for name in ("SLURM_NNODES", "SLURM_NTASKS"))
     by_srun = training.distributed_port > 0 and training.distributed_init_method is None and not launched()
     return nodes if by_srun and nodes == tasks > 1 else 1
@@ -45,15 +45,15 @@ def machines(training) -> int:
 def patch(module):
     @wrap(module)
     def _infer_slurm_init(original, cfg, *args):
-        given, devices, count = cfg.distributed_world_size, module.torch.cuda.device_count(), machines(cfg)
+        size, devices, count = cfg.distributed_world_size, module.torch.cuda.device_count(), machines(cfg)
         if count == 1:
-            cfg.distributed_world_size = int(os.environ.get("SLURM_NTASKS", given))
+            cfg.distributed_world_size = int(os.environ.get("SLURM_NTASKS", size))
         original(cfg, *args)
         world = cfg.distributed_world_size
-        if count > 1 and world != given and given != devices:  # the default: the devices of one machine
+        if count > 1 and world != size and size != devices:  # the default: the devices of one machine
             raise ValueError(
                 f"srun started one task on each of {count} machines, which train on {world} devices together, not on "
-                f"--distributed-world-size {given}: give {world or count}, or let srun start a task for each device"
+                f"--distributed-world-size {size}: give {world or count}, or let srun start a task for each device"
             )
 
     @wrap(module)
@@ -81,6 +81,6 @@ def patch(module):
 
     @wrap(module)
     def distributed_main(original, i, main, cfg, kwargs):
-        if multiprocessing.parent_process() is not None:  # its default is how it was started itself
+        if multiprocessing.parent_process() is not None:  # the default is the start method of this process
             multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
         return original(i, main, cfg, kwargs)

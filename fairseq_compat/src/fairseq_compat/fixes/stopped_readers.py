@@ -24,7 +24,7 @@ SECONDS = 10.0
 
 
 class StoppableSource:
-    """Gives a thread the items of a source until `stopped` is True."""
+    """Yield the items of a source to a thread until `stopped` is True."""
 
     def __init__(self, source) -> None:
         self.source, self.stopped = source, False

@@ -24,7 +24,7 @@ FIXED = r"def eval_lm\(|def post_process\("
 
 MARK = "@@ "
 ALIASES = {"subword_nmt": MARK, "@@": MARK, "none": None}
-#: segmentations that `--post-process sentencepiece` joins as they do themselves
+#: segmentations that join text as `--post-process sentencepiece` does
 JOINED = ("sentencepiece", "characters")
 
 

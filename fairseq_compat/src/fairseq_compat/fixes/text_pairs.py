@@ -19,7 +19,7 @@ BROKEN = r"src_dict\.save\(_dict_path\(args\.source_lang, args\.destdir\)\)|^   
 
 
 def check_pairs(args) -> None:
-    """Raise ValueError if the sides of a set have other numbers of lines. args: of fairseq-preprocess."""
+    """Raise ValueError if the sides of a set have different numbers of lines. args: options of fairseq-preprocess."""
     if args.only_source or not args.source_lang or not args.target_lang:
         return
     prefixes = [args.trainpref, *(args.validpref or "").split(","), *(args.testpref or "").split(",")]
@@ -35,7 +35,7 @@ def check_pairs(args) -> None:
 
 
 def count_lines(path: str) -> int:
-    """Return the number of lines; only LF ends a line, and the last may lack it."""
+    """Return the number of lines; only LF ends a line, and the last line may have none."""
     lines, last = 0, b"\n"
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
@@ -44,7 +44,7 @@ def count_lines(path: str) -> int:
 
 
 def missing_side(error, task, sample, *args, **options) -> str | None:
-    """Return which file is missing if a batch has no target because its data have none; else None."""
+    """Name the missing file if a batch has no target because its data have none; else return None."""
     if not isinstance(error, (TypeError, AttributeError)) or not isinstance(sample, dict):
         return None
     if sample.get("target", sample) is not None:

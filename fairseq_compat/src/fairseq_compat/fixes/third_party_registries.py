@@ -140,7 +140,7 @@ def patch_hydra_train(module) -> None:
         fill(cfg)
         try:
             return original(cfg, **kwargs)
-        except FileNotFoundError as error:  # of fairseq: without a filename if data lack a split
+        except FileNotFoundError as error:  # fairseq's has no filename if data lack a split
             if os.path.isabs(error.filename or cfg.task.data):
                 raise
             place = f"looked for in {os.getcwd()}, hydra's folder of this run; give absolute paths, or hydra.run.dir=."

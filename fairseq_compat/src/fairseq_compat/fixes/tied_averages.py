@@ -6,9 +6,9 @@ Symptom: (a) with ``--share-decoder-input-output-embed`` the embeddings of ``ext
     ``encoder.layer_norm`` and ``decoder.layer_norm``. With ``--adaptive-softmax-cutoff`` the first update ends with
     ``Exception: This version of the model is no longer supported``.
 Where: fairseq/models/ema/ema.py:148 (``_step_internal``; parameters that are one tensor have several names; the weights
-    that it loads have no ``version``, and are taken for those of an old fairseq).
-Remedy: a tensor is averaged once, and weights are loaded with the version of the model. A training that continues does
-    so with the averages that it has; layer norms that are not among them begin with those of the model.
+    that it loads have no ``version``, and are taken for weights of an old fairseq).
+Remedy: a tensor is averaged once, and weights are loaded with the version of the model. A continued training keeps its
+    averages; layer norms that are not among them begin with the model's.
 """
 
 from __future__ import annotations

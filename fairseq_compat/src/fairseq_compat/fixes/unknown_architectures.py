@@ -32,7 +32,7 @@ def unknown(option: str, name: str) -> ValueError:
 
 
 def is_slip(written: str, name: str) -> bool:
-    """Return True if two options differ by one letter or two exchanged ones, or by ``_`` for ``-``."""
+    """Return True if two options differ by one letter, by two exchanged letters, or by ``_`` for ``-``."""
     written = written.replace("_", "-")
     at = next((place for place, letters in enumerate(zip(written, name)) if len(set(letters)) > 1), len(written))
     at = min(at, len(name))
@@ -41,7 +41,7 @@ def is_slip(written: str, name: str) -> bool:
 
 
 def alone(words: list[str], options, values: set[str]) -> str:
-    """Return what to do about an option without a value that has one: ``--fp16 True``, ``--left-pad-source False``."""
+    """Return the remedy for a value after an option without values: ``--fp16 True``, ``--left-pad-source False``."""
     for option, value in zip(words, words[1:]):
         if value in values and getattr(options.get(option), "nargs", None) == 0:
             is_meant = value == str(options[option].const)
@@ -51,7 +51,7 @@ def alone(words: list[str], options, values: set[str]) -> str:
 
 
 def remedy(words, options) -> str:
-    """Return what to do about words that a command does not know: the option that is meant, or the plugin's folder."""
+    """Return the remedy for words that a command does not know: the likely option, or the plugin's folder."""
     if advice := alone(sys.argv, options, {"True", "False"} & {*words}):
         return advice
     flags = {word.partition("=")[0] for word in words if word.startswith("--")}
@@ -61,7 +61,7 @@ def remedy(words, options) -> str:
 
 
 def plugin(what: str) -> str:
-    """Return how something of a plugin is given, if none is loaded."""
+    """Return the remedy for a plugin's option if no plugin is loaded."""
     if any(word.startswith("--user-dir") for word in sys.argv):
         return ""
     return f"; for {what} of a plugin add --user-dir FOLDER with the folder of the plugin"
@@ -72,7 +72,7 @@ def patch_models(module) -> None:
     def build_model(original, cfg, *args, **kwargs):
         try:
             return original(cfg, *args, **kwargs)
-        except (KeyError, IndexError, ValueError, AssertionError) as error:  # by the values of the options
+        except (KeyError, IndexError, ValueError, AssertionError) as error:  # errors for values of the options
             name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
             if name in module.ARCH_MODEL_REGISTRY or name in module.MODEL_DATACLASS_REGISTRY or name is None:
                 raise

@@ -21,10 +21,10 @@ FIXED = r"get_whole_word_mask\(self\.args,"
 
 
 class ContinuedWords:
-    """Replace fairseq's mask of the symbols that begin a word, where subwords say whether their word continues.
+    """Replace fairseq's mask of the symbols that begin a word, for subwords that show whether their word continues.
 
     Args:
-        dictionary: fairseq's.
+        dictionary: fairseq's dictionary.
         separator: end of a subword that is not the last one of its word.
     """
 
@@ -35,7 +35,7 @@ class ContinuedWords:
         self.continues, self.nspecial = torch.tensor(continues), dictionary.nspecial
 
     def gather(self, dim: int, tokens):
-        """Return 1 for each token that begins a word, (tokens,); special symbols are words of their own."""
+        """Return 1 for each token that begins a word, (tokens,); a special symbol is one word."""
         begins = tokens.new_ones(len(tokens)).byte()
         begins[1:] = ~self.continues[tokens[:-1]]
         return begins | (tokens < self.nspecial)
@@ -90,7 +90,7 @@ def patch_multilingual_masked_lm(module) -> None:
 
 
 def patch_denoising(module, task) -> None:
-    """Make the mask, which the task asks for with the name of a segmentation, with its options."""
+    """Make the mask with the options of the segmentation; the task passes only its name."""
     get_whole_word_mask = module.get_whole_word_mask
 
     @wrap(task)

@@ -13,9 +13,9 @@ def batch_by_size_vec(
     """Return consecutive batches that are as large as the limits allow.
 
     Args:
-        indices: of the examples, in the order in which they are to be batched.
+        indices: the examples, in the order in which they are to be batched.
         num_tokens_vec: length of each of them; a batch costs its longest one times its number of examples.
-        max_tokens: that a batch may cost; 0 or less: no limit.
+        max_tokens: largest cost of a batch; 0 or less: no limit.
         max_sentences: examples of a batch; 0 or less: no limit.
         bsz_mult: a batch has fewer examples than this, or a multiple of it.
     """
