@@ -1,4 +1,4 @@
-"""Rows for new words, drawn from N(mu, c Sigma) of the old ones.
+"""Time rows for new words, drawn from N(mu, c Sigma) of the old rows.
 
     python benchmarks/expand.py                                   # 32,000 x 4096 and 250,000 x 768; 10 and 1,000 words
     python benchmarks/expand.py --sizes 2000x64 --words 10 --repeat 1
@@ -85,7 +85,7 @@ WORKS: dict[str, Callable[[torch.Tensor, int], Work]] = {
 
 
 def job(args: argparse.Namespace) -> dict[str, Any]:
-    """Time one job, and describe its new rows. as_the_law: are mean and deviation within a tenth of the law's?"""
+    """Time one job, and describe its new rows. as_the_law: True if mean and deviation are the law's within a tenth."""
     work = WORKS[args.job](torch.from_numpy(np.load(args.file)), args.k)
     before = resident_mb(peak=False)
     longer, numbers = measured(work)

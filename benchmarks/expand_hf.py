@@ -67,7 +67,7 @@ def job(args: argparse.Namespace) -> dict[str, Any]:
 
     report, numbers = measured(work)
     new = log_probabilities(model, rows)
-    old = log_probabilities(make(rows, columns)[0], rows)  # afterwards: its memory is not that of the job
+    old = log_probabilities(make(rows, columns)[0], rows)  # afterwards: its memory does not belong to the job
     assert new.shape[1] == rows + args.k
     divergence = (old.exp() * (old - new[:, :rows])).sum(-1)
     result = {"cpu_seconds": numbers["cpu_seconds"], "added_mb": numbers["peak_mb"] - before}
@@ -77,7 +77,7 @@ def job(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print one JSON object; of each job, the quickest run."""
+    """Print one JSON object with the quickest run of each job."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", default=["50257x768", "32000x2048"], metavar="ROWSxCOLUMNS")
     parser.add_argument("--words", type=int, default=100, metavar="K")

@@ -31,7 +31,7 @@ import torch
 from embinit_fairseq.arguments import ArgumentParser
 
 Step = Callable[[], Any]
-#: part of the name of an operation of attention -> its common name; the first one that matches counts
+#: part of the name of an operation of attention -> its common name; the first entry that matches counts
 KERNELS = {
     "flash": "sdpa (flash)",
     "efficient": "sdpa (memory-efficient)",
@@ -93,7 +93,7 @@ def attention_operations(step: Step) -> list[str]:
         step()
     names = {event.key for event in profile.key_averages()}
     kernels = sorted(name for name in names if "attention" in name and name.startswith("aten::_"))
-    if not any("math" in name for name in kernels):  # which has a softmax inside
+    if not any("math" in name for name in kernels):  # the math kernel has a softmax inside
         kernels += [name for name in ("aten::_softmax",) if name in names]
     return kernels
 

@@ -76,7 +76,7 @@ def encoder(kind: str, lang: str, model: str) -> Callable[[str], list[str]]:
 
 
 def recorded_encoder(dictionary: str, model: str) -> Callable[[str], list[str]]:
-    """Return a function from a line of raw text to its tokens, as the text of a dictionary was prepared."""
+    """Return a function from a line of raw text to its tokens, prepared as the text of a dictionary."""
     recorded = read_preparation(dictionary)
     if recorded is None:
         raise DataError(f"--like {dictionary}: no {FILE} next to it says how its text was prepared; give --kind")
@@ -85,7 +85,7 @@ def recorded_encoder(dictionary: str, model: str) -> Callable[[str], list[str]]:
 
 
 def _checked(prepare: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
-    """Return the function with an error for tokens that cannot be in a dictionary."""
+    """Return the function, which raises an error for tokens that cannot be in a dictionary."""
 
     def encode_line(line: str) -> list[str]:
         symbols = prepare(line)

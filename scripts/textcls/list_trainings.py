@@ -8,7 +8,7 @@
     transformer        --arch embinit_classifier with one layer and a random embedding matrix of dimension 100
                        (transformer:NAME: from --vectors, with their dimension)
     tfidf_lr, mlp      bags of words: baselines.py
---vectors NAME=concat:A,B and NAME=avg:A,B (files, or earlier names) are what --embed-init-path makes of them. The
+--vectors NAME=concat:A,B and NAME=avg:A,B (files, or earlier names) have the meaning of --embed-init-path. The
 lines are sorted by seed, so that a grid that was stopped has all models with equally many seeds. Options after -- are
 given to fairseq-train.
 """
