@@ -6,7 +6,7 @@
 Peers: Hugging Face's `resize_token_embeddings` (a GPT-2 with one tied matrix and no layers; it draws the same law with
 c = 1e-9), and Hewitt's own lines with `torch.distributions.MultivariateNormal` (c = 1e-5; its draws are made in one
 call instead of one a word). Every job gets the same matrix, returns the longer one, and runs in a process of its own
-with one thread. Seconds are CPU seconds; memory is the peak over what the process held when the matrix was there, the
+with one thread. Seconds are CPU seconds; memory is the peak less the process's memory with the first matrix, the
 longer matrix included. `as_the_law` checks that they drew something: mean and deviation of the new rows are as in the
 law, unless a peer fell back to the mean.
 """

@@ -6,7 +6,7 @@
 The model is a GPT-2 with one layer and random numbers. It is not tied, so that it does not repeat its input; its logits
 have a standard deviation of 3, so that predictions are not flat. Every job runs in a process of its own with one
 thread, adds the words to tokenizer and model, and measures KL(old || new) on the same 4 x 64 random tokens. Seconds are
-CPU seconds; memory is the peak over what the process held before, the longer matrices included.
+CPU seconds; memory is the peak less the process's memory before, the longer matrices included.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python benchmarks/focus_rows.py                                 # 20,000 symbols, half of them new; 512 columns
     python benchmarks/focus_rows.py --rows 2000 --repeat 1
 
-Both get the same random matrix and the same random vectors of 100 dimensions. deepfocus would read them by fasttext,
+Both take the same random matrix and the same random vectors of 100 dimensions. deepfocus would read them by fasttext,
 for which a mapping stands in, so that reading them is in our time only. Every job runs in a process of its own, with
 one thread. Prints the quickest run of each, and the largest difference of their rows. deepfocus needs entmax, fastdist,
 numba and print-on-steroids, and is reported as missing without them.

@@ -2,7 +2,7 @@
 
     python scripts/controls.py docs/results/records
 
-Prints what the page must have: the rows of its tables and the numbers in its sentences.
+Prints the rows of tables and the numbers of sentences that the page must have.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def shift(lm: Path, data: Path, by: float, output: Path) -> str:
 def main() -> None:
     """Shift a model."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lm", type=Path, metavar="LM", help="what train.sh made")
+    parser.add_argument("lm", type=Path, metavar="LM", help="folder that train.sh made")
     parser.add_argument("--data", type=Path, required=True, help="folder that prepare.sh made")
     parser.add_argument(
         "--by", type=float, required=True, metavar="B", help="number that is subtracted from all logits"

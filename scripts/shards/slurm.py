@@ -1,7 +1,7 @@
 """Run steps on Slurm: each is an array of jobs of datatrove that begins when the one before has ended well.
 
-All steps are submitted at once. If a job fails, Slurm cancels those that wait for it. LOGS/jobs.json has what was
-submitted, so that a second call waits for the jobs of the first.
+All steps are submitted at once. If a job fails, Slurm cancels the jobs that wait for it. LOGS/jobs.json lists the
+submitted jobs, so that a second call waits for them.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ def result_of(outcome: Outcome, sets: Sets) -> dict:
 def main() -> None:
     """Train a model, unless its run is finished, and write its record."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="what prepare.sh made")
+    parser.add_argument("data", type=Path, help="folder that prepare.sh made")
     parser.add_argument("--model", choices=("tfidf_lr", "mlp"), required=True, help="of bags of words")
     parser.add_argument("--seed", type=int, default=1, help="of the validation texts and of the MLP; default: 1")
     parser.add_argument("--save-dir", type=Path, required=True, metavar="RUN", help="folder of the run")

@@ -116,7 +116,7 @@ def main() -> None:
     """Print the lines."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add, models = parser.add_argument, ["couples", "tfidf_lr", "mlp", "transformer"]
-    add("--data", type=Path, required=True, help="what prepare.sh made")
+    add("--data", type=Path, required=True, help="folder that prepare.sh made")
     add("--runs", type=Path, required=True, help="folder for the folders of the runs")
     add("--vectors", nargs="+", default=[], metavar="NAME=FILE", help="word vectors of any dimensions")
     add("--models", nargs="+", default=models, metavar="MODEL", help=f"see above; default: {' '.join(models)}")
