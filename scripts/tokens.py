@@ -161,8 +161,8 @@ def lines_of(stream: BinaryIO) -> Iterator[str]:
             raise DataError(f"{place}: not UTF-8 ({error.reason}); convert it (iconv -t utf-8)") from error
 
 
-def main() -> None:
-    """Run one of the commands."""
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line; end with an error if files for input and output differ in number."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("encode", "decode"):
@@ -195,16 +195,22 @@ def main() -> None:
     ):
         noted.add_argument(f"--{name}", nargs="+", required=True, help=text)
     args = parser.parse_args()
+    if args.command in ("encode", "decode") and len(args.input) != len(args.output):
+        parser.error(
+            f"--input has {len(args.input)} files, --output {len(args.output)}: give one output for each input"
+        )
+    return args
+
+
+def main() -> None:
+    """Run one of the commands."""
+    args = parse_arguments()
     if args.command == "record":
         record(args)
         return
     if args.command == "train-sentencepiece":
         train_sentencepiece(lines_of(sys.stdin.buffer), args.size, args.type, args.output)
         return
-    if len(args.input) != len(args.output):
-        parser.error(
-            f"--input has {len(args.input)} files, --output {len(args.output)}: give one output for each input"
-        )
     convert: Callable[[str], Any]
     if args.command == "encode" and args.like:
         convert = recorded_encoder(args.like, args.model)
