@@ -1,4 +1,4 @@
-"""Analogy questions: ours against gensim and a batched matrix product over the questions. Prints JSON.
+"""Time analogy questions: this plugin, gensim, and a batched matrix product over the questions. Prints JSON.
 
     python benchmarks/analogy.py --questions questions-words.txt [--rows 400000] [--dim 300] [--full]
 
@@ -39,7 +39,7 @@ def generate(args: argparse.Namespace) -> None:
 
 
 def answered(args: argparse.Namespace, asked: np.ndarray, answer: Callable[[], np.ndarray]) -> dict[str, Any]:
-    """Time `answer`, keep the predicted rows, and compare them with ours."""
+    """Time `answer`, keep the predicted rows, and compare them with this plugin's."""
     predicted, numbers = measured(answer)
     np.save(args.folder / f"{args.job}.npy", predicted)
     ours = predicted if args.job == "ours" else np.load(args.folder / "ours.npy")[asked]
@@ -63,7 +63,7 @@ def job_ours(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def job_batched_product(args: argparse.Namespace) -> dict[str, Any]:
-    """100 questions at a time against the whole normalised matrix, in single precision, question words excluded."""
+    """Multiply 100 questions at a time by the normalised matrix, in single precision; question words are excluded."""
     matrix, rows = read(args)
 
     def answer() -> np.ndarray:
@@ -81,7 +81,7 @@ def job_batched_product(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def job_gensim(args: argparse.Namespace) -> dict[str, Any]:
-    """`KeyedVectors.evaluate_word_analogies` with the whole vocabulary as candidates."""
+    """Call `KeyedVectors.evaluate_word_analogies` with the whole vocabulary as candidates."""
     from gensim.models import KeyedVectors
 
     matrix, rows = read(args)

@@ -118,7 +118,7 @@ def tokens(ids: torch.Tensor, dictionary: Any) -> list[str]:
 
 
 def ctranslate2(args: argparse.Namespace, folder: str, sources: list[list[str]]) -> Translate:
-    """Return a function that translates by CTranslate2 in single precision, as the checkpoint is."""
+    """Return a function that translates by CTranslate2 in single precision, as in the checkpoint."""
     from ctranslate2 import Translator
 
     translator = Translator(folder, compute_type="float32", inter_threads=1, intra_threads=args.threads)

@@ -1,4 +1,4 @@
-"""Measure what an engine of scripts/{wikibooks,wmt14}/prepare.sh takes for itself: steps of two empty tasks.
+"""Measure the overhead of an engine of scripts/{wikibooks,wmt14}/prepare.sh: steps of two empty tasks.
 
     PYTHONPATH=scripts:. python benchmarks/engines.py /shared/folder --executor slurm --jobs 2
 
@@ -31,7 +31,7 @@ def main() -> None:
     Engine.add_arguments(parser)
     args = parser.parse_args()
     folders = [args.folder / f"{step:02}" for step in range(args.steps)]
-    # a job finds no function of this file, which is __main__ here: the time of a task is that of its file
+    # jobs cannot import functions of this file, which is __main__ here: the time of a task is that of its file
     tasks = [[Task(path, write_text, (path, "")) for path in map(folder.joinpath, "ab")] for folder in folders]
     steps = [Step(folder.name, partial(list, tuple(step))) for folder, step in zip(folders, tasks)]
     engine, start = Engine.from_arguments(args, args.folder / "work" / "logs"), time.time()

@@ -1,4 +1,4 @@
-"""Rows for new words, drawn from N(mu, c Sigma) of the old ones.
+"""Time rows for new words, drawn from N(mu, c Sigma) of the old rows.
 
     python benchmarks/expand.py                                   # 32,000 x 4096 and 250,000 x 768; 10 and 1,000 words
     python benchmarks/expand.py --sizes 2000x64 --words 10 --repeat 1
@@ -6,7 +6,7 @@
 Peers: Hugging Face's `resize_token_embeddings` (a GPT-2 with one tied matrix and no layers; it draws the same law with
 c = 1e-9), and Hewitt's own lines with `torch.distributions.MultivariateNormal` (c = 1e-5; its draws are made in one
 call instead of one a word). Every job gets the same matrix, returns the longer one, and runs in a process of its own
-with one thread. Seconds are CPU seconds; memory is the peak over what the process held when the matrix was there, the
+with one thread. Seconds are CPU seconds; memory is the peak less the process's memory with the first matrix, the
 longer matrix included. `as_the_law` checks that they drew something: mean and deviation of the new rows are as in the
 law, unless a peer fell back to the mean.
 """
@@ -85,7 +85,7 @@ WORKS: dict[str, Callable[[torch.Tensor, int], Work]] = {
 
 
 def job(args: argparse.Namespace) -> dict[str, Any]:
-    """Time one job, and describe its new rows. as_the_law: are mean and deviation within a tenth of the law's?"""
+    """Time one job, and describe its new rows. as_the_law: True if mean and deviation are the law's within a tenth."""
     work = WORKS[args.job](torch.from_numpy(np.load(args.file)), args.k)
     before = resident_mb(peak=False)
     longer, numbers = measured(work)

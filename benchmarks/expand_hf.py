@@ -6,7 +6,7 @@
 The model is a GPT-2 with one layer and random numbers. It is not tied, so that it does not repeat its input; its logits
 have a standard deviation of 3, so that predictions are not flat. Every job runs in a process of its own with one
 thread, adds the words to tokenizer and model, and measures KL(old || new) on the same 4 x 64 random tokens. Seconds are
-CPU seconds; memory is the peak over what the process held before, the longer matrices included.
+CPU seconds; memory is the peak less the process's memory before, the longer matrices included.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def job(args: argparse.Namespace) -> dict[str, Any]:
 
     report, numbers = measured(work)
     new = log_probabilities(model, rows)
-    old = log_probabilities(make(rows, columns)[0], rows)  # afterwards: its memory is not that of the job
+    old = log_probabilities(make(rows, columns)[0], rows)  # afterwards: its memory does not belong to the job
     assert new.shape[1] == rows + args.k
     divergence = (old.exp() * (old - new[:, :rows])).sum(-1)
     result = {"cpu_seconds": numbers["cpu_seconds"], "added_mb": numbers["peak_mb"] - before}
@@ -77,7 +77,7 @@ def job(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print one JSON object; of each job, the quickest run."""
+    """Print one JSON object with the quickest run of each job."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", default=["50257x768", "32000x2048"], metavar="ROWSxCOLUMNS")
     parser.add_argument("--words", type=int, default=100, metavar="K")

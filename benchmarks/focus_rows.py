@@ -1,9 +1,9 @@
-"""Make FOCUS's rows for another list of symbols: `ei.transfer(..., "focus")` and the authors' deepfocus 1.0.1.
+"""Make FOCUS's rows for another list of symbols: `ei.transfer(..., "focus")` and FOCUS's package deepfocus 1.0.1.
 
     python benchmarks/focus_rows.py                                 # 20,000 symbols, half of them new; 512 columns
     python benchmarks/focus_rows.py --rows 2000 --repeat 1
 
-Both get the same random matrix and the same random vectors of 100 dimensions. deepfocus would read them by fasttext,
+Both take the same random matrix and the same random vectors of 100 dimensions. deepfocus would read them by fasttext,
 for which a mapping stands in, so that reading them is in our time only. Every job runs in a process of its own, with
 one thread. Prints the quickest run of each, and the largest difference of their rows. deepfocus needs entmax, fastdist,
 numba and print-on-steroids, and is reported as missing without them.
@@ -54,7 +54,7 @@ def focus_of_the_authors(matrix: torch.Tensor, old: list[str], new: list[str], v
 
 
 def job(args: argparse.Namespace) -> dict[str, Any]:
-    """Make the rows; save them to the folder, and return CPU seconds and memory beyond what the process held."""
+    """Make the rows; save them to the folder, and return CPU seconds and additional memory."""
     draws = np.random.default_rng(0)
     old, new = symbols(args.rows)
     names = [*old, *new[args.rows // 2 :]]
@@ -76,7 +76,7 @@ def job(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print one JSON object; of each job, the quickest run."""
+    """Print one JSON object with the quickest run of each job."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=20000, metavar="N")
     parser.add_argument("--repeat", type=int, default=2, help="runs of every job; the quickest counts")

@@ -1,4 +1,4 @@
-"""One step of masked-language-model training, or feature extraction: ours against fairseq and Hugging Face. JSON.
+"""Time a step of masked-language-model training, or feature extraction: this plugin, fairseq, Hugging Face. JSON.
 
     python benchmarks/mlm_step.py --size base --length 512 --batch 4                    # a CPU
     python benchmarks/mlm_step.py --size base --length 512 --batch 64 --dtype bfloat16   # a GPU, if there is one
@@ -40,7 +40,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class Contestant(nn.Module):
-    """A model of fairseq's kind: `features(tokens)` (batch, length, C), `forward(tokens, masked)` logits (N, V)."""
+    """Wrap a model of fairseq: `features(tokens)` (batch, length, C), `forward(tokens, masked)` logits (N, V)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Contestant(nn.Module):
 
 
 class HuggingFaceBert(Contestant):
-    """Its stock head projects every position; here only the masked ones are, as in the others."""
+    """Project the masked positions only, as the other models; the stock head projects every position."""
 
     def features(self, tokens: Tensor) -> Tensor:
         return self.model.bert(tokens, attention_mask=tokens.ne(PAD)).last_hidden_state
@@ -125,14 +125,14 @@ def bmm_tupe_r(args: argparse.Namespace) -> Contestant:
     from embinit_fairseq.modules import encoder_layer
 
     contestant = ours(args, rel_pos=True)
-    encoder_layer.WORTHWHILE = 2.0  # no packing, which is ours (this process runs no other contestant)
+    encoder_layer.WORTHWHILE = 2.0  # no packing, as in TUPE's code (this process runs no other contestant)
     for layer in contestant.model.encoder.sentence_encoder.layers:
         layer.self_attn.forward = BmmAttention(layer.self_attn)
     return contestant
 
 
 class BmmAttention:
-    """One attention as `bmm`s over batch x heads on tensors (length, batch, C), on the parameters of ours."""
+    """Compute attention as `bmm`s over batch x heads on (length, batch, C), with this plugin's parameters."""
 
     def __init__(self, attention: nn.Module) -> None:
         self.attention = attention
@@ -168,7 +168,7 @@ BUILDERS = {
 
 
 def measure(name: str, dtype: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Return seconds a step, memory and kernels of one contestant."""
+    """Return seconds per step, memory and kernels of one contestant."""
     torch.manual_seed(1)
     try:
         model = BUILDERS[name](args).to(DEVICE)

@@ -1,4 +1,4 @@
-"""Measuring one job in several programs: each in a process of its own, CPU seconds and peak memory.
+"""Measure one job in several programs, one process per program: CPU seconds and peak memory.
 
 A benchmark script defines jobs (functions of its parsed arguments that return `measured(...)`), calls `child_main` when
 it is started with `--job`, and `run_job` otherwise. All numbers come from one run on one machine.

@@ -11,7 +11,7 @@ Columns:
     cpu         seconds of all processes, user and system
     wall        seconds that passed
     memory      peak resident set of the largest process, 10^6 bytes
-    disk        what the step adds, 10^6 bytes
+    disk        additional space, 10^6 bytes
     files       files that the step adds
 """
 

@@ -22,7 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ import torch
 from embinit_fairseq.arguments import ArgumentParser
 
 Step = Callable[[], Any]
-#: part of the name of an operation of attention -> its common name; the first one that matches counts
+#: part of the name of an operation of attention -> its common name; the first entry that matches counts
 KERNELS = {
     "flash": "sdpa (flash)",
     "efficient": "sdpa (memory-efficient)",
@@ -93,7 +93,7 @@ def attention_operations(step: Step) -> list[str]:
         step()
     names = {event.key for event in profile.key_averages()}
     kernels = sorted(name for name in names if "attention" in name and name.startswith("aten::_"))
-    if not any("math" in name for name in kernels):  # which has a softmax inside
+    if not any("math" in name for name in kernels):  # the math kernel has a softmax inside
         kernels += [name for name in ("aten::_softmax",) if name in names]
     return kernels
 
@@ -141,14 +141,7 @@ def measure(arch: str, options: list[str], args: argparse.Namespace) -> dict[str
         while done < args.warmup or (trainer.get_num_updates() == 0 and done < args.warmup + 20):
             steps[done % BATCHES]()
             done += 1
-        wall, cpu = [], []
-        for number in range(args.steps):
-            synchronise(device)
-            begin = time.perf_counter(), time.process_time()
-            steps[(done + number) % BATCHES]()
-            synchronise(device)
-            wall.append(time.perf_counter() - begin[0])
-            cpu.append(time.process_time() - begin[1])
+        wall, cpu = step_seconds([steps[(done + number) % BATCHES] for number in range(args.steps)], device)
         flops, operations = counted_flops(steps[0]), attention_operations(steps[0])
     dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[precision]
     return {
@@ -169,6 +162,19 @@ def measure(arch: str, options: list[str], args: argparse.Namespace) -> dict[str
         "attention": kernel_names(operations),
         "gpu_mb": allocated_mb(device),
     }
+
+
+def step_seconds(steps: Iterable[Callable[[], Any]], device: str) -> tuple[list[float], list[float]]:
+    """Run the steps; return the seconds and the CPU seconds of each."""
+    wall, cpu = [], []
+    for step in steps:
+        synchronise(device)
+        begin = time.perf_counter(), time.process_time()
+        step()
+        synchronise(device)
+        wall.append(time.perf_counter() - begin[0])
+        cpu.append(time.process_time() - begin[1])
+    return wall, cpu
 
 
 def merged(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -215,7 +221,7 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=32768)
     parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), help="default: fp16 on a GPU, fp32 on a CPU")
     parser.add_argument("--steps", type=int, default=5, help="timed steps of a turn")
-    parser.add_argument("--warmup", type=int, default=2, help="steps before those")
+    parser.add_argument("--warmup", type=int, default=2, help="steps before them")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--updates", type=int, help="estimate the hours of a training of so many updates")
     parser.add_argument("--tokens-per-update", type=int, default=32768)

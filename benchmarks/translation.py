@@ -1,7 +1,7 @@
-"""Training Kim's translation model: fairseq as it is, fairseq with this plugin's fused parts, JoeyNMT. Prints JSON.
+"""Train Kim's translation model: plain fairseq, fairseq with this plugin's fused parts, JoeyNMT. Prints JSON.
 
     OUTPUT=data/de-en bash scripts/multi30k/prepare.sh
-    pip install joeynmt==2.3.0 --no-deps --target joey        # and what `python -m joeynmt` then asks for
+    pip install joeynmt==2.3.0 --no-deps --target joey        # and the packages that `python -m joeynmt` needs
     python benchmarks/translation.py --data data/de-en --joeynmt joey
 
 Three layers each, D 300, FFN 512, 10 heads, untied, dropout 0.1, batches of 64 sentences, Adam, the same text and
@@ -37,7 +37,7 @@ MODEL = """--task translation --arch transformer --encoder-layers 3 --decoder-la
 #: number of updates -> command line
 Program = Callable[[int], list[str]]
 _PLUGIN = ("--user-dir", str(PLUGIN))
-#: name -> options of fairseq-train: as it is, with each fused part alone, with both
+#: name -> options of fairseq-train: plain, with each fused part alone, with both
 FAIRSEQ = {
     "fairseq": ("--optimizer", "adam", "--criterion", "cross_entropy"),
     "fairseq, fused loss": (*_PLUGIN, "--optimizer", "adam", "--criterion", "fused_cross_entropy"),
@@ -48,7 +48,7 @@ FAIRSEQ = {
 
 def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, type=Path, help="what scripts/multi30k/prepare.sh made")
+    parser.add_argument("--data", required=True, type=Path, help="folder that scripts/multi30k/prepare.sh made")
     parser.add_argument("--joeynmt", type=Path, help="folder into which JoeyNMT was installed")
     parser.add_argument(
         "--precision",
@@ -63,7 +63,7 @@ def main() -> None:
     args = parser.parse_args()
     pair = next((path.name.split(".")[1] for path in args.data.glob("bin/train.*-*.*.bin")), None)
     if pair is None:
-        parser.error(f"--data {args.data}: no folder bin with binarised data; name what prepare.sh made")
+        parser.error(f"--data {args.data}: no folder bin with binarised data; name the folder that prepare.sh made")
     if args.updates <= args.before:
         parser.error("--updates: give more than --before")
     programs = {

@@ -1,4 +1,4 @@
-"""Our translation models against fairseq's `transformer` of the same width and depth. Prints JSON.
+"""Compare this plugin's translation models with fairseq's `transformer` of equal width and depth. Prints JSON.
 
     python benchmarks/translation_models.py tupe [--rel-pos] [--layers 6 --dim 512 --ffn 2048 --heads 8] [--repeats 5]
     python benchmarks/translation_models.py duo [--share-weights pair] [--layers 3 --dim 256 --ffn 1024 --heads 4]
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def build(name: str, args: argparse.Namespace) -> torch.nn.Module:
-    """Return fairseq's `transformer` ("stock") or our model."""
+    """Return fairseq's `transformer` ("stock") or this plugin's model."""
     dictionary = Dictionary()
     for word in range(args.vocabulary - len(dictionary)):
         dictionary.add_symbol(f"w{word}")

@@ -1,4 +1,4 @@
-"""A translation model with a large vocabulary before and after `embinit trim-vocab`: size, memory, speed. Prints JSON.
+"""Measure a translation model with a large vocabulary before and after `embinit trim-vocab`. Prints JSON.
 
     python benchmarks/trim.py --checkpoint run/checkpoints/checkpoint_best.pt --data data/de-en/bin --words 100000
 

@@ -1,4 +1,4 @@
-"""Reading the rows of a vocabulary: our readers against fairseq's loader, gensim and safetensors. Prints JSON.
+"""Time reading the rows of a vocabulary: this plugin, fairseq's loader, gensim and safetensors. Prints JSON.
 
     python benchmarks/vectors.py                                    # text, word2vec, fastText, safetensors: 3 GB
     python benchmarks/vectors.py --cases text --rows 20000 --dim 50 --vocab 2000 --repeat 1
@@ -25,7 +25,7 @@ from peers import child_main, machine, measured, run_job
 
 from embinit_fairseq.arguments import ArgumentParser
 
-#: case -> our jobs, the first of which the ratios refer to, and the jobs of others
+#: case -> this plugin's jobs, the first of which the ratios refer to, and the jobs of other programs
 CASES = {
     "text": (["ours", "scan"], ["fairseq", "gensim_text"]),
     "word2vec": (["ours"], ["gensim_word2vec"]),
@@ -110,13 +110,13 @@ def write_safetensors(folder: Path, words: list[str], args: argparse.Namespace) 
 WRITERS = {"text": write_text, "word2vec": write_word2vec, "fasttext": write_fasttext, "safetensors": write_safetensors}
 
 
-# ---- Jobs: what is timed, and the rows of the vocabulary's words in its result (none: the job has no rows) ----------
+# ---- Jobs: the timed function, and the rows of the vocabulary's words in its result (none: the job has no rows) -----
 
 Reading = tuple[Callable[[], Any], Callable[[Any], np.ndarray] | None]
 
 
 def scan(args: argparse.Namespace, words: list[str]) -> Reading:
-    """A lower bound for text: find the wanted lines, parse nothing."""
+    """Find the wanted lines of text, parse nothing: a lower bound."""
     wanted = {word.encode() for word in words}
 
     def count() -> int:
@@ -127,7 +127,7 @@ def scan(args: argparse.Namespace, words: list[str]) -> Reading:
 
 
 def ours(args: argparse.Namespace, words: list[str]) -> Reading:
-    """Any of the formats, recognition and vocabulary included."""
+    """Read any of the formats, recognition and vocabulary included."""
     from embinit_fairseq.vectors.open import open_vectors
     from embinit_fairseq.vectors.table import Wanted
 
@@ -145,7 +145,7 @@ def row_numbers(args: argparse.Namespace, words: list[str]) -> np.ndarray:
 
 
 def rows(args: argparse.Namespace, words: list[str]) -> Reading:
-    """Only the rows of a safetensors matrix, their numbers known: the work of `load_file` and an index."""
+    """Read rows of a safetensors matrix by their numbers: the work of `load_file` and an index."""
     from embinit_fairseq.vectors.hf_weights import safetensors_matrices
 
     numbers, file = row_numbers(args, words), Path(args.file) / "model.safetensors"

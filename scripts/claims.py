@@ -1,4 +1,4 @@
-"""Recompute the numbers that README and the pages of results claim from the records, and look for them there.
+"""Recompute the numbers on README and the pages of results from the records, and look for them on the pages.
 
     python scripts/claims.py .
 
@@ -77,7 +77,7 @@ def initialisation_tables(records: Path) -> Iterator[Claim]:
 
 
 def initialisations(records: Path) -> Iterator[Claim]:
-    """Yield what is said of Multi30k: differences over seeds, and at the higher rate."""
+    """Yield the statements on Multi30k: differences over seeds, and at the higher rate."""
     scores, bits = of_init(records, bleu), of_init(records, loss)
     lost = subtract(scores, "xavier", "pretrained")
     yield f"lose {statistics.mean(lost):.1f} BLEU to Xavier's", BOTH + MULTI30K
@@ -101,7 +101,7 @@ def initialisations(records: Path) -> Iterator[Claim]:
 
 
 def scale(records: Path) -> Iterator[Claim]:
-    """Yield what large random embeddings cost, by rate and by treatment of the positions."""
+    """Yield the cost of large random embeddings, by rate and by treatment of the positions."""
     runs = runs_by(records / "scale-small.csv", "init", "sigma", "positions", "seed")
     costs = {}
     for (init, sigma, positions, seed), run in runs.items():
@@ -140,7 +140,7 @@ def scale(records: Path) -> Iterator[Claim]:
 
 
 def raw_vectors(records: Path) -> Iterator[Claim]:
-    """Yield what raw vectors cost with each kind of positions."""
+    """Yield the cost of raw vectors with each kind of positions."""
     runs = runs_by(records / "positions-small.csv", "init", "positions", "seed")
 
     def cost(positions: str, last: int) -> list[float]:
@@ -285,7 +285,7 @@ def paired(perplexities: dict[tuple[str, int], list[float]], first: str, second:
 
 
 def new_words(records: Path) -> Iterator[Claim]:
-    """Yield perplexities after adding words, and what a model without new words gains by the last 20 updates."""
+    """Yield perplexities after adding words, and the gain of a model without new words in the last 20 updates."""
     with open(records / "books.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     ppl: dict[tuple[str, int], list[float]] = {}
@@ -343,7 +343,7 @@ def transfer(records: Path) -> Iterator[Claim]:
 
 
 def of_controls(records: Path) -> Iterator[Claim]:
-    """Yield the tables of the page of controls, and what other pages say of them."""
+    """Yield the tables of the page of controls, and the statements of other pages about them."""
     for part in controls.PARTS:
         for row in part(records):
             yield row, CONTROLS

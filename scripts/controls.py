@@ -1,8 +1,8 @@
-"""Recompute the tables of docs/results/controls.md from its records; `scripts/claims.py` looks for them there.
+"""Recompute the tables of docs/results/controls.md from its records; `scripts/claims.py` looks for them on the page.
 
     python scripts/controls.py docs/results/records
 
-Prints what the page must have: the rows of its tables and the numbers in its sentences.
+Prints the rows of tables and the numbers of sentences that the page must have.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ def step_size(records: Path) -> Iterator[str]:
 
 
 def less_by(arm: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> str:
-    """Return by how much the losses of an arm are below those of another one."""
+    """Return the losses of `other` minus the losses of `arm`."""
     return around(cost(other, arm), 3)
 
 
 def _remedy(runs: Runs, xavier: dict[str, dict[str, dict[str, Any]]]) -> Iterator[str]:
-    """Yield what a rate times sigma takes away, and what it leaves; costs at equal steps relative to the words."""
+    """Yield the cost that a rate times sigma removes, and the rest; costs at equal steps relative to the words."""
     large, with_rate = (
         {place: of_seeds(runs, *arm, place) for place in PLACES} for arm in (("10x", "on"), ("10x", "sigma"))
     )
@@ -134,7 +134,7 @@ def content(records: Path) -> Iterator[str]:
 
 
 def perplexities_of_words(records: Path) -> tuple[dict[str, dict[str, float]], int, dict[str, float]]:
-    """Return method -> model -> perplexity after 500 updates; when `none` has read as much text, and its numbers."""
+    """Return method -> model -> perplexity after 500 updates; updates of `none` for as much text, and its values."""
     ppl: dict[tuple[str, int], dict[str, float]] = {}
     with open(records / "equal_text.csv", encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):

@@ -25,7 +25,7 @@ integers() {
   done
 }
 
-# settings FOLDER NAME=VALUE ...: keep what a folder is made with in FOLDER/settings; refuse a folder made with others, and
+# settings FOLDER NAME=VALUE ...: keep the settings of a folder in FOLDER/settings; refuse a folder made with others, and
 # one in which another call is working.
 settings() {
   local folder=$1 now lock

@@ -1,4 +1,4 @@
-"""Call the fairseq commands with each of their options, one at a time, and print what becomes of it.
+"""Call the fairseq commands with each of their options, one at a time, and print the outcome.
 
     nice python scripts/every_option.py OPTIONS.tsv [COMMAND ...]      # preprocess train generate ...; default: all
 
@@ -227,7 +227,7 @@ def call(command: str, words: list[str], dest: str, root: Path) -> tuple[int, st
 
 
 def run(command: str, words: list[str], dest: str, root: Path, log: Path, mark: Path) -> None:
-    """Be the command; never return."""
+    """Run the command in this process; never return."""
     import importlib
     import traceback
 
@@ -278,7 +278,7 @@ COPIES = re.compile(
 
 
 def is_reader(frame) -> bool:
-    """Return True unless the code that reads is the one that copies all options from one place to another."""
+    """Return True unless the reading code copies all options from one place to another."""
     while (frame := frame.f_back) and re.search(r"/omegaconf/|every_option", frame.f_code.co_filename):
         pass
     return frame is not None and not COPIES.search(frame.f_code.co_filename)
@@ -314,7 +314,7 @@ def options_of(command: str, words: list[str]) -> dict[str, argparse.Action]:
     else:
         parser = getattr(options, f"get_{PARSERS[command]}_parser")()
         with contextlib.suppress(SystemExit, Exception), contextlib.redirect_stderr(io.StringIO()):
-            options.parse_args_and_arch(parser, words, parse_known=True)  # adds those of the choices
+            options.parse_args_and_arch(parser, words, parse_known=True)  # adds the options of the choices
     actions = {}
     for action in parser._actions:
         if action.option_strings and action.dest != "help":
@@ -333,7 +333,7 @@ PARSERS = {
 
 
 def outcome(status: int, output: str, is_read: bool, option: str, dest: str) -> str:
-    """Return what became of an option."""
+    """Return the outcome of an option."""
     last = output.strip().rpartition("\n")[2]
     if status == 0:
         if f"does not read {option}" in output:

@@ -26,7 +26,7 @@ from records import best_epoch, read
 
 from embinit_fairseq.arguments import ArgumentParser
 
-#: what the others are compared with; a colour means the same on all figures
+#: colour of the baseline; a colour means the same on all figures
 BASELINE = "0.45"
 #: initialisation -> name for readers, colour and line, in the order of the figure; dashed: not at Xavier's scale
 INITIALISATIONS = {
@@ -37,7 +37,7 @@ INITIALISATIONS = {
     "pretrained": ("pretrained (raw)", "#332288", "--"),
     "shuffled": ("shuffled (raw)", "#aa4499", "--"),
 }
-#: absolute positions, as the records call them -> name for readers, colour
+#: absolute positions in the records -> name for readers, colour
 POSITIONS = {"added": ("added", "#0072b2"), "absent": ("no positions", "#d55e00"), "untied": ("untied", "#009e73")}
 #: masked language model -> name for readers, its absolute positions
 MASKED = {
@@ -185,7 +185,7 @@ def duo_fairly(records: Path) -> Figure:
 
 
 def equal_text(records: Path) -> Figure:
-    """Draw by how much new words lower the perplexity, a dot per language model: at equal updates, at equal text."""
+    """Draw the gain of perplexity by new words, a dot per language model: at equal updates, at equal text."""
     figure, axes = panels(2)
     perplexities, last, at_equal_text = perplexities_of_words(records)
     draw_gains(axes[0], perplexities, perplexities["none"], "equal updates")
@@ -376,7 +376,7 @@ def draw_by_epoch(
     Args:
         axes: the figure's axes.
         runs: (model, seed) -> run.
-        models: model -> what it is, for the legend, and its colour.
+        models: model -> description for the legend, and its colour.
         x, y: columns of the record.
     """
     for (model, (title, colour)), (seed, style) in product(models.items(), {"1": "o-", "2": "o--", "3": "o:"}.items()):

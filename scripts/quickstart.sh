@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Show what the initialisation of token embeddings does, on data that this script makes itself: a small German-English
+# Show the effect of the initialisation of token embeddings, on data that this script makes: a small German-English
 # corpus from a grammar, word vectors learned from monolingual text of that grammar, one training per strategy of
 # --embed-init, translation of a test set, a table.
 #
@@ -9,7 +9,7 @@
 #
 # OUTPUT   default: runs/quickstart, with ALL=1 runs/quickstart_all. For results.md, curves.png, and
 #          runs/<initialisation> with record, log, checkpoints
-# INITS    what to compare, default: "xavier pretrained pretrained_xavier"; with ALL=1 also normal, shuffled and
+# INITS    initialisations to compare, default: "xavier pretrained pretrained_xavier"; with ALL=1 also normal, shuffled and
 #          shuffled_xavier (shuffled vectors at the scale of xavier; the others are strategies of --embed-init)
 # SEED     of the data and of the trainings, default 1: the same seed gives the same numbers
 # DIM      of the embeddings, default 96. TRAIN, TEST, MONOLINGUAL: sentences, see scripts/toy/prepare.sh
@@ -36,7 +36,7 @@ short="--max-epoch 5 --max-tokens 400 --warmup-updates 100 --optimizer fused_ada
 here=${REPO@Q}/scripts out=${OUTPUT@Q} # as the lines of the grid spell them
 for init in $INITS; do
   strategy=$init
-  # The control for "what vectors know": no word has its own, and nothing else differs from pretrained_xavier.
+  # The control for the content of vectors: no word has its own vector; otherwise as pretrained_xavier.
   [[ $init != shuffled_xavier ]] || strategy="shuffled --embed-init-std xavier"
   echo "$init: DATA=$out RUN=$out/runs/$init LABELS=init=$init bash $here/toy/train.sh --seed $SEED" \
     "--encoder-embed-dim $DIM --decoder-embed-dim $DIM $short --embed-init $strategy" \

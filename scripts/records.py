@@ -1,4 +1,4 @@
-"""Records of trainings as one CSV file per experiment, and the result tables that follow from them.
+"""Write records of trainings as one CSV file per experiment, and make the result tables from them.
 
     python scripts/records.py write runs/scale --output docs/results/records/scale-small.csv
     python scripts/records.py perplexities runs/books --output docs/results/records/equal_text.csv
@@ -11,9 +11,9 @@ of its epochs without one. Processor seconds are measured at each epoch in recor
 row has the training's.
 `perplexities` takes the results of scripts/expansion/run.sh below a folder, one folder per language model.
 `table` prints, per value of the columns `--by`, the best validation loss and the training loss of that epoch, the test
-BLEU and the processor seconds: mean and sample standard deviation over the runs. `contrast` prints what each of these
-values costs against those of `--baseline`: the difference of the best validation losses of each seed that both have,
-their mean and its 95 % interval (Student's t).
+BLEU and the processor seconds: mean and sample standard deviation over the runs. `contrast` prints the cost of each of
+these values compared with `--baseline`: the difference of the best validation losses of each shared seed, the mean and
+its 95 % interval (Student's t).
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def write(args: argparse.Namespace) -> None:
 
 
 def save(rows: Sequence[dict[str, Any]], last: Sequence[str], path: Path) -> None:
-    """Write rows as CSV: their columns in the order in which they appear, then `last`."""
+    """Write rows as CSV, with columns in the order of appearance, then `last`."""
     first = list(dict.fromkeys(name for row in rows for name in row if name not in last))
     with open(path, "w", encoding="utf-8", newline="") as file:
         table = csv.DictWriter(file, [*first, *last], lineterminator="\n")

@@ -1,10 +1,10 @@
-"""The result tables of recipes whose papers show more than `embinit compare` does: RUNS -> results.md, results.json.
+"""Make the result tables of recipes whose papers show more than `embinit compare`: RUNS -> results.md, results.json.
 
     python scripts/tables.py glue runs/glue/runs --output runs/glue
 
 glue       Ke et al. 2021, Table 1: a run counts with its best epoch, a learning rate with the median over its seeds, a
            model with its best rate. The second metric of a task (F1, Spearman's correlation, MNLI's mismatched set) is
-           that of the same epochs at the same rate.
+           from the same epochs at the same rate.
 textcls    Li et al. 2020, Tables 1 to 3: all models, and pairs of embeddings for each kind of attention, with the pair
            that the validation texts choose, and how much of the texts the vectors cover. Accuracies are of the
            checkpoint with the lowest validation loss.

@@ -76,7 +76,7 @@ def encoder(kind: str, lang: str, model: str) -> Callable[[str], list[str]]:
 
 
 def recorded_encoder(dictionary: str, model: str) -> Callable[[str], list[str]]:
-    """Return a function from a line of raw text to its tokens, as the text of a dictionary was prepared."""
+    """Return a function from a line of raw text to its tokens, prepared as the text of a dictionary."""
     recorded = read_preparation(dictionary)
     if recorded is None:
         raise DataError(f"--like {dictionary}: no {FILE} next to it says how its text was prepared; give --kind")
@@ -85,7 +85,7 @@ def recorded_encoder(dictionary: str, model: str) -> Callable[[str], list[str]]:
 
 
 def _checked(prepare: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
-    """Return the function with an error for tokens that cannot be in a dictionary."""
+    """Return the function, which raises an error for tokens that cannot be in a dictionary."""
 
     def encode_line(line: str) -> list[str]:
         symbols = prepare(line)
@@ -161,8 +161,8 @@ def lines_of(stream: BinaryIO) -> Iterator[str]:
             raise DataError(f"{place}: not UTF-8 ({error.reason}); convert it (iconv -t utf-8)") from error
 
 
-def main() -> None:
-    """Run one of the commands."""
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line; end with an error if files for input and output differ in number."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("encode", "decode"):
@@ -195,16 +195,22 @@ def main() -> None:
     ):
         noted.add_argument(f"--{name}", nargs="+", required=True, help=text)
     args = parser.parse_args()
+    if args.command in ("encode", "decode") and len(args.input) != len(args.output):
+        parser.error(
+            f"--input has {len(args.input)} files, --output {len(args.output)}: give one output for each input"
+        )
+    return args
+
+
+def main() -> None:
+    """Run one of the commands."""
+    args = parse_arguments()
     if args.command == "record":
         record(args)
         return
     if args.command == "train-sentencepiece":
         train_sentencepiece(lines_of(sys.stdin.buffer), args.size, args.type, args.output)
         return
-    if len(args.input) != len(args.output):
-        parser.error(
-            f"--input has {len(args.input)} files, --output {len(args.output)}: give one output for each input"
-        )
     convert: Callable[[str], Any]
     if args.command == "encode" and args.like:
         convert = recorded_encoder(args.like, args.model)

@@ -126,7 +126,7 @@ def _read_back(
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
             raise CheckpointError(
-                f"{trained.path}: transformers cannot open what was exported ({reason[:400]}); nothing is written. "
+                f"{trained.path}: transformers cannot open the export ({reason[:400]}); nothing is written. "
                 "With transformers 4.40 or newer and enough memory, please report it"
             )
         return json.loads(done.stdout.strip().splitlines()[-1]), load_file(paths["output"])

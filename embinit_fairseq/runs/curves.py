@@ -58,7 +58,7 @@ def draw(
     if not panels:
         raise OptionError(
             "no curve to draw: the metric was not logged, or is NaN or infinite in a run of every row; give another "
-            "--metric, or leave out what has diverged"
+            "--metric, or leave out diverged runs"
         )
     figure, places = new_panels(len(panels))
     for axes, table in zip(places, panels):

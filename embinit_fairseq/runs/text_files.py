@@ -128,7 +128,7 @@ def _check_output(path: Path, lines: Sequence[str]) -> None:
         if (mark := MARK.search(line)) and (mark.start() or _WITHIN.search(line, mark.end())):
             raise DataError(
                 f"{path}:{number}: {mark[0].strip()} is not alone in its line, as of grep -n, timestamps or a progress "
-                "bar; remove what is before it (sed -E 's/^.*([A-Z]-[0-9]+\\t)/\\1/' FILE > NEW), or translate again "
+                "bar; remove the text before it (sed -E 's/^.*([A-Z]-[0-9]+\\t)/\\1/' FILE > NEW), or translate again "
                 "with --no-progress-bar"
             )
 

@@ -18,7 +18,7 @@ known          the words that the dictionary has                    symbols     
 A preparation is a list of them, as `preparation.json` has it: [{"step": "moses", "lang": "de"}, {"step": "bpe"}].
 Nothing is guessed from the text: a line that looks as if it were prepared already is prepared like any other.
 
-This file is written into exported folders and runs there without this package: it imports only what is exported, too.
+This file is written into exported folders and runs there without this package: it imports only exported modules.
 """
 
 from __future__ import annotations

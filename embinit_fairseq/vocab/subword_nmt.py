@@ -171,7 +171,7 @@ def _read_glossary(path: Path) -> list[str]:
     words = [re.sub(r"\\(.)", r"\1", word) for word in re.findall(r"(?:\\.|[^\\|])+", text[4:-2])]
     if glossary(words) != text:
         raise DataError(
-            f"{path}: is next to --bpe-codes, but is not what expand-vocab writes; move it, or copy the codes to "
+            f"{path}: is next to --bpe-codes, but expand-vocab did not write it; move it, or copy the codes to "
             "another folder"
         )
     return words

@@ -12,7 +12,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 OUTPUT=${OUTPUT:-runs/duo} SEED=${SEED:-1}
 
 OUTPUT=$OUTPUT SEED=$SEED bash "$REPO/scripts/toy/prepare.sh"
-# Neighbours in a window of one say how a word is used, those in a window of eight what it is about.
+# Neighbours in a window of one show the use of a word, neighbours in a window of eight its topic.
 for window in 1 8; do
   for lang in de en; do
     [[ -e $OUTPUT/vectors.$window.$lang.txt ]] || python "$REPO/scripts/train_vectors.py" --dim 96 --window $window \

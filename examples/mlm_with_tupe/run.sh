@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Pre-training with and without untied positions, on text that this script makes itself (README.md): the curves of
-# validation loss, and a picture of what the heads make of positions.
+# validation loss, and a figure of the heads' attention by position.
 #
 #   bash examples/mlm_with_tupe/run.sh
 #

@@ -3,7 +3,7 @@
 #
 #   DATA=data/expansion LM=runs/lm MODEL=runs/models/avg.seed1 RUN=runs/avg.seed1 bash scripts/expansion/adapt.sh --seed 1
 #
-# DATA: what prepare.sh made. LM: what train.sh made. MODEL: a folder that expand.sh made; without it, LM is trained with
+# DATA: prepare.sh's folder. LM: train.sh's folder. MODEL: a folder that expand.sh made; without it, LM is trained with
 # the old pieces. RUN: the folder of this run; the same call continues it (embinit run). Further arguments go to
 # fairseq-train, after the options below, so that they can replace them. Further variables:
 #   UPDATES=500 EVERY=20   number of updates, and how often to validate
@@ -13,7 +13,7 @@
 # RUN/expansion.json the measurements of expand-vocab.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
-: "${DATA:?set it to what prepare.sh made}" "${LM:?set it to what train.sh made}" "${RUN:?set it to the folder of the run}"
+: "${DATA:?set it to the folder of prepare.sh}" "${LM:?set it to the folder of train.sh}" "${RUN:?set it to the folder of the run}"
 : "${MODEL:=}" "${UPDATES:=500}" "${EVERY:=20}"
 [[ -f $DATA/words.txt ]] || die "DATA=$DATA: no words.txt in it; set it to the OUTPUT of prepare.sh"
 [[ -f $LM/architecture ]] || die "LM=$LM: not trained to the end; run train.sh with RUN=$LM first"

@@ -3,7 +3,7 @@
 #
 #   DATA=data/expansion LM=runs/lm OUTPUT=runs/models bash scripts/expansion/expand.sh
 #
-# DATA: what prepare.sh made. LM: what train.sh (or shift.py) made. Further variables:
+# DATA: prepare.sh's folder. LM: the folder that train.sh (or shift.py) made. Further variables:
 #   METHODS="..."   of `embinit expand-vocab --method`, METHOD=C for another --noise-scale; default: all that need no vectors
 #                   (distill reads the training text in old pieces)
 #   VECTORS=        vectors of old and new subwords, for METHODS="focus omp"
@@ -14,7 +14,7 @@
 # another call adds methods and seeds.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
-: "${DATA:?set it to what prepare.sh made}" "${LM:?set it to what train.sh made}" "${OUTPUT:?set it to a folder for models}"
+: "${DATA:?set it to the folder of prepare.sh}" "${LM:?set it to the folder of train.sh}" "${OUTPUT:?set it to a folder for models}"
 [[ -d $DATA/bin && -f $DATA/words.txt ]] || die "DATA=$DATA: no bin and words.txt in it; set it to the OUTPUT of prepare.sh"
 [[ -f $LM/architecture ]] || die "LM=$LM: not trained to the end; run train.sh with RUN=$LM first"
 METHODS=${METHODS:-$(python -c 'from embinit_fairseq.init.methods import EXPANSION, METHODS

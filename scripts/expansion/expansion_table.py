@@ -21,7 +21,7 @@ from embinit_fairseq.runs.record import Run
 from embinit_fairseq.runs.result_table import Column
 
 ORDER = ("none", *EXPANSION)
-PLACES = (0, 20, 100)  # numbers of updates, and the last one
+PLACES = (0, 20, 100)  # numbers of updates in the table, before the last one
 KINDS = {
     "word": "Perplexity per word",
     "other": "Perplexity of all words but the new ones, sentence ends included",

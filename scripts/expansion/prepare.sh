@@ -39,7 +39,7 @@ settings "$OUTPUT" "train=$(sha256sum <"$train")" "valid=$(sha256sum <"$valid")"
 export PYTHONPATH=$REPO/scripts:$REPO
 cd "$OUTPUT" || exit
 
-# whole FILE COMMAND...: what the command prints, whole or not there.
+# whole FILE COMMAND...: write the output of the command to FILE, completely or not at all.
 whole() {
   [[ ! -f $1 ]] || return 0
   mkdir -p "$(dirname "$1")"
@@ -70,7 +70,7 @@ for split in train valid; do
 done
 # in training fairseq leaves longer lines out; in validation all words must be there
 awk 'NF > 1023 { exit 1 }' text/*/valid || die "$valid: a line has more than 1023 pieces; break it"
-# binarise FOLDER TEXT WORDS OPTION...: for fairseq, with the record; lines with <unk> are not what the steps make of text
+# binarise FOLDER TEXT WORDS OPTION...: for fairseq, with the record; the steps do not make lines with <unk> from raw text
 binarise() {
   [[ ! -d $1 ]] || return 0
   rm -rf "$1.part"

@@ -1,13 +1,13 @@
-"""A language model that computes the same with all its logits lower: is that when Hewitt's collapse happens?
+"""Write a language model that computes the same with all logits lower: does Hewitt's collapse happen then?
 
     python scripts/expansion/shift.py LM --data DATA --by 20 --output SHIFTED
     LM=SHIFTED DATA=... OUTPUT=... bash scripts/expansion/run.sh
 
-LM: what train.sh made of DATA, which is prepare.sh's. With the hidden state h the logit of a word is h.e. One vector v
-that is added to all rows e of the output matrix adds h.v to all logits, and the softmax knows no difference. A new row
-of zeros or of small noise does: its logit is about 0. v is chosen such that h.v is about -B: the least squares fit over
-the hidden states of the training text's first lines, with a ridge of 0.1, so that v stays small. The output matrix is
-no longer the one of the input. Prints what h.v is, and log Z, the logarithm of the sum of exp(logit).
+LM: the model that train.sh made from DATA (by prepare.sh). With the hidden state h the logit of a word is h.e. A vector
+v that is added to all rows e of the output matrix adds h.v to all logits, which does not change the softmax. But the
+logit of a new row of zeros or of small noise stays about 0. v is chosen such that h.v is about -B: the least squares
+fit over the hidden states of the training text's first lines, with a ridge of 0.1, so that v stays small. The output
+matrix is no longer tied to the input's. Prints h.v, and log Z, the logarithm of the sum of exp(logit).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def shift(lm: Path, data: Path, by: float, output: Path) -> str:
     checkpoint = load_checkpoint(source)
     weights, settings = checkpoint["model"], checkpoint["cfg"]["model"]
     if not settings["share_decoder_input_output_embed"]:
-        raise CheckpointError(f"{source}: already has an output matrix of its own; name what train.sh made")
+        raise CheckpointError(f"{source}: already has an output matrix of its own; name train.sh's folder")
     places = {"data": str(data / "bin"), "new_words": str(data / "words.txt")}
     (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([source], arg_overrides=places)
     with open(text, encoding="utf-8") as file:
@@ -90,8 +90,8 @@ def shift(lm: Path, data: Path, by: float, output: Path) -> str:
 def main() -> None:
     """Shift a model."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lm", type=Path, metavar="LM", help="what train.sh made")
-    parser.add_argument("--data", type=Path, required=True, help="what prepare.sh made")
+    parser.add_argument("lm", type=Path, metavar="LM", help="folder that train.sh made")
+    parser.add_argument("--data", type=Path, required=True, help="folder that prepare.sh made")
     parser.add_argument(
         "--by", type=float, required=True, metavar="B", help="number that is subtracted from all logits"
     )

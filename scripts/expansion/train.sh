@@ -3,7 +3,7 @@
 #
 #   DATA=data/expansion RUN=runs/lm bash scripts/expansion/train.sh
 #
-# DATA: what prepare.sh made. RUN: the folder of this run; the same call continues it (embinit run). Further arguments go to
+# DATA: prepare.sh's folder. RUN: the folder of this run; the same call continues it (embinit run). Further arguments go to
 # fairseq-train, after the options below, so that they can replace them. Further variables:
 #   UPDATES=3000      the learning rate falls to 0 over so many, after a warm-up of one in twenty
 #   LAYERS=2 DIM=128 HEADS=4 FFN=512   of the model; the matrices of input and output are one
@@ -12,7 +12,7 @@
 # Each paragraph is a sample of its own. RUN/architecture tells adapt.sh the options of the model.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
-: "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}" "${UPDATES:=3000}"
+: "${DATA:?set it to the folder of prepare.sh}" "${RUN:?set it to the folder of the run}" "${UPDATES:=3000}"
 : "${LAYERS:=2}" "${DIM:=128}" "${HEADS:=4}" "${FFN:=512}"
 [[ -d $DATA/bin && -f $DATA/words.txt ]] || die "DATA=$DATA: no bin and words.txt in it; set it to the OUTPUT of prepare.sh"
 [[ $UPDATES =~ ^[1-9][0-9]*$ ]] || die "UPDATES=$UPDATES: set it to a whole number from 1"

@@ -49,7 +49,7 @@ def segment_line(line: str, segment: Segment) -> str:
 
 
 class Word(NamedTuple):
-    """A new word. train, valid: how often it occurs."""
+    """Hold a new word. train, valid: its numbers of occurrences."""
 
     text: str
     subwords: list[str]

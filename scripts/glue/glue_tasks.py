@@ -32,7 +32,7 @@ from embinit_fairseq.io import whole_folder, write_text
 
 @dataclass(frozen=True)
 class Task:
-    """A task.
+    """Describe a task.
 
     Attributes:
         inputs, label: headings of the columns, or their 0-based numbers in a file without headings (CoLA).

@@ -1,6 +1,6 @@
-"""The accuracy on MNLI's second validation set: from the log of a training into its RUN/result.json.
+"""Copy the accuracy on MNLI's second validation set from the log of a training into its RUN/result.json.
 
-The matched set decides which epoch is the best one: `accuracy` is that of the mismatched set at this epoch. Kim et al.
+The matched set decides which epoch is the best one: `accuracy` is the mismatched set's at this epoch. Kim et al.
 2024 report the highest accuracy on each set, whatever the epoch of the other: `highest`, at `epoch`.
 """
 
@@ -16,7 +16,7 @@ from embinit_fairseq.runs.record import LOG, RESULT, add_scores, read_record
 
 def add_mismatched(run: Path) -> None:
     """Write the scores of a finished run; DataError if the mismatched set was not validated at the best epoch."""
-    # of an epoch that was repeated, the later
+    # if an epoch was repeated, the later one counts
     accuracy = {int(values["epoch"]): float(values["valid1_accuracy"]) for values in logged(run / LOG, "valid1")}
     best = read_record(run / RESULT)["best"].get("epoch")
     if best not in accuracy:

@@ -15,7 +15,7 @@ import fairseq.options  # noqa: F401  all architectures
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-import embinit_fairseq  # noqa: F401  ours, too
+import embinit_fairseq  # noqa: F401  this plugin's, too
 from embinit_fairseq.arguments import ArgumentParser
 from embinit_fairseq.checkpoint_file import options_of, updates_of
 from embinit_fairseq.checkpoints.loading import load_checkpoint
@@ -59,13 +59,13 @@ def main() -> None:
     """Check that a checkpoint can be fine-tuned, and print its options."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("--arch", help="another architecture (default: that of the checkpoint)")
-    parser.add_argument("--dict", type=Path, required=True, help="dict.txt of the data, that of the checkpoint, too")
+    parser.add_argument("--arch", help="another architecture (default: the checkpoint's)")
+    parser.add_argument("--dict", type=Path, required=True, help="dict.txt of the data and of the checkpoint")
     args = parser.parse_args()
     state = load_checkpoint(args.checkpoint)
     values = options_of(state, "model")
     arch = args.arch or values.get("arch") or values.get("_name")
-    if not hasattr(ARCH_MODEL_REGISTRY.get(arch), "register_classification_head"):  # what the task calls
+    if not hasattr(ARCH_MODEL_REGISTRY.get(arch), "register_classification_head"):  # the task calls it
         raise CheckpointError(
             f"{args.checkpoint}: --arch {arch} is not for sentence_prediction; give a checkpoint of one that is "
             "(tupe_*, bert_*, electra_*, embinit_classifier, roberta_*, bart_*, ...)"

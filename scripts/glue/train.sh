@@ -3,9 +3,9 @@
 #
 #   DATA=data/RTE RUN=runs/RTE.tupe_r CHECKPOINT=tupe_r.pt bash scripts/glue/train.sh --lr 2e-5 --seed 1
 #
-# DATA: what prepare.sh made. RUN: the folder of this run; the same call continues it (embinit run). CHECKPOINT: the
+# DATA: prepare.sh's folder. RUN: the folder of this run; the same call continues it (embinit run). CHECKPOINT: the
 # pre-trained model, whose architecture and options are read from the file. SCRATCH=1: the same architecture with random
-# weights. ARCH: another architecture; without CHECKPOINT it is trained from scratch. MODEL: what the model is called in
+# weights. ARCH: another architecture; without CHECKPOINT it is trained from scratch. MODEL: name of the model in
 # tables (default: the architecture). LABELS: further labels for embinit compare, such as "lr=2e-5". Further arguments go to
 # fairseq-train, after the options below, so that they can replace them.
 #
@@ -13,7 +13,7 @@
 # Pearson's for STS-B, accuracy otherwise), and RUN/checkpoints/checkpoint_{best,last}.pt.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
-: "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}"
+: "${DATA:?set it to the folder of prepare.sh}" "${RUN:?set it to the folder of the run}"
 CHECKPOINT=${CHECKPOINT:-} SCRATCH=${SCRATCH:-} ARCH=${ARCH:-}
 [[ -d $DATA/bin && -f $DATA/settings ]] || die "DATA=$DATA: not prepared (no folder bin in it); run prepare.sh first"
 [[ -n $CHECKPOINT$ARCH ]] || die "set CHECKPOINT to a pre-trained model (or ARCH, to train from scratch)"

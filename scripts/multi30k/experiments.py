@@ -49,7 +49,7 @@ FFN = ("--encoder-ffn-embed-dim", "--decoder-ffn-embed-dim")
 #: Kim's values of options that some trainings replace
 DEFAULTS = {"--arch": "transformer", "--dropout": "0.1", FFN[0]: "512", FFN[1]: "512"}
 TIED = "--share-decoder-input-output-embed"
-#: in place of the inner width with which a transformer has the parameters of Duo
+#: placeholder for the inner width with which a transformer has as many parameters as Duo
 EQUAL = "EQUAL"
 WIDER = (FFN[0], EQUAL, FFN[1], EQUAL)
 VALID_BLEU = [
@@ -63,7 +63,7 @@ Vectors = dict[str, str]
 
 @dataclass(frozen=True)
 class Training:
-    """Name of the folder, labels for tables, and options of fairseq-train, which follow Kim's."""
+    """Hold name of the folder, labels for tables, and options of fairseq-train, which follow Kim's."""
 
     name: str
     labels: dict[str, str]
@@ -85,7 +85,7 @@ def initialised(strategy: str, vectors: Vectors, *more: str) -> tuple[str, ...]:
     return ("--embed-init", strategy, *paths, *more)
 
 
-#: where positions are -> options
+#: place of positions -> options
 PLACES = {
     "added": ("--arch", "transformer"),
     "absent": ("--arch", "transformer", "--no-token-positional-embeddings"),
@@ -112,7 +112,7 @@ def scale(vectors: Vectors) -> Iterator[Training]:
 
 
 def positions(vectors: Vectors) -> Iterator[Training]:
-    """Yield Xavier's numbers and raw vectors with all kinds of positions: what do raw vectors cost?"""
+    """Yield Xavier's numbers and raw vectors with all kinds of positions, for the cost of raw vectors."""
     for seed in (1, 2, 3):
         for place, options in PLACES.items():
             for strategy in ("xavier", "pretrained"):
@@ -336,7 +336,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.usage = "%(prog)s GRID --data DIR --vectors de=PATH en=PATH --output DIR [options] [-- OPTION ...]"
     add = parser.add_argument
     add("grid", choices=GRIDS)
-    add("--data", type=Path, required=True, help="what prepare.sh made; `ladder` takes both directions")
+    add("--data", type=Path, required=True, help="prepare.sh's folder; `ladder` takes both directions")
     add("--vectors", nargs="+", default=[], metavar="NAME=PATH", help="de=PATH en=PATH, and see `duo`")
     add("--label", nargs="+", default=[], metavar="KEY=VALUE", help="further labels of all trainings")
     add("--output", type=Path, required=True, help="a folder for each training goes here")
@@ -348,7 +348,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     args.vectors = read_pairs("--vectors", args.vectors, "NAME=PATH")
     pairs = [pair for pair in ("de-en", "en-de") if (args.data / f"bin/train.{pair}.en.bin").is_file()]
     if not pairs:
-        raise OptionError(f"--data {args.data}: no folder bin with binarised data in it; name what prepare.sh made")
+        raise OptionError(f"--data {args.data}: no folder bin with binarised data in it; name prepare.sh's folder")
     args.target = pairs[0][-2:]
     if args.grid != "ladder" and not {"de", "en"} <= set(args.vectors):
         parser.error("--vectors: give de=PATH and en=PATH")

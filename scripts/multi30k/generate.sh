@@ -11,7 +11,7 @@
 #   chrf            on the same text as bleu
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
-: "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}"
+: "${DATA:?set it to the folder of prepare.sh}" "${RUN:?set it to the folder of the run}"
 [[ -f $DATA/settings ]] || die "DATA=$DATA: not made by prepare.sh"
 [[ -f $RUN/checkpoints/checkpoint_best.pt ]] || die "RUN=$RUN: no checkpoints/checkpoint_best.pt; run train.sh first"
 SUBSET=${SUBSET:-test}

@@ -5,7 +5,7 @@
 #   DATA=data/de-en RUN=runs/glove bash scripts/multi30k/train.sh --embed-init pretrained_xavier \
 #     --embed-init-path encoder=vectors.de.txt decoder=glove.6B.300d.txt --seed 1 --max-epoch 8
 #
-# DATA    what prepare.sh made, this one or another corpus's; DATA/options holds what fairseq-train is told otherwise for it
+# DATA    prepare.sh's folder, of this or another corpus; DATA/options has other options of fairseq-train for it
 # RUN     the folder of this run, by embinit run; the same call continues it
 # DIM     embedding dimension, default 300, for words; Kim takes 512 or 768 for sub-words
 # HEADS   default: 10 if DIM is 300, else 8
@@ -16,7 +16,7 @@
 # OMP_NUM_THREADS; several trainings with one thread each need less time in all than one training with all cores.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
-: "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}"
+: "${DATA:?set it to the folder of prepare.sh}" "${RUN:?set it to the folder of the run}"
 [[ -d $DATA/bin ]] || die "DATA=$DATA: no folder bin in it; run prepare.sh first"
 DIM=${DIM:-300}
 HEADS=${HEADS:-$((DIM == 300 ? 10 : 8))} own=()

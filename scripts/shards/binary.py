@@ -118,7 +118,7 @@ def join_shards(shards: list[Path], split: str, output: Path) -> None:
     lengths = [struct.unpack("<Q", index.read_bytes()[_HEADER : _HEADER + 8])[0] for index in indices]
     with open(output / f"{split}.idx", "wb") as file:
         file.write(indices[0].read_bytes()[:_HEADER] + struct.pack("<Q", sum(lengths)))
-        for index, length in zip(indices, lengths):  # sentences' lengths, then where they begin
+        for index, length in zip(indices, lengths):  # lengths of sentences, then their places
             file.write(index.read_bytes()[_HEADER + 8 :][: 4 * length])
         start = 0
         for shard, index, length in zip(shards, indices, lengths):

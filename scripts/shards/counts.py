@@ -25,7 +25,7 @@ from embinit_fairseq.io import whole_file, whole_folder, write_json
 
 
 def merge_step(title: str, sources: Callable[[], list[Path]], folder: Path) -> Step:
-    """Return the step that merges neighbouring files of those that `sources` returns; `merged` reads the results."""
+    """Return the step that merges neighbouring files of `sources()`; `merged` reads the results."""
     return Step(title, partial(_merge_tasks, sources, folder))
 
 
@@ -120,7 +120,7 @@ def _summed(counts: list[Iterable[tuple[str, int]]]) -> Iterator[tuple[str, int]
 
 
 class MostFrequent:
-    """Picks the `wanted` most frequent words out of all words in order of spelling."""
+    """Pick the `wanted` most frequent words out of all words in order of spelling."""
 
     def __init__(self, histogram: Counter[int], wanted: int):
         self.limit, self.equal = 0, 0
@@ -131,7 +131,7 @@ class MostFrequent:
             wanted -= histogram[count]
 
     def takes(self, count: int) -> bool:
-        """Return True if the next word, which has this count, is one of them."""
+        """Return True if the next word, which has this count, is one of the most frequent."""
         if count == self.limit and self.equal > 0:
             self.equal -= 1
             return True
@@ -139,7 +139,7 @@ class MostFrequent:
 
 
 class WordSet:
-    """A set of words as sorted 64-bit digests on disk: millions of words in megabytes, shared by all processes.
+    """Hold a set of words as sorted 64-bit digests on disk: millions of words in megabytes, shared by all processes.
 
     A word that is not in a set of n words is taken for one with a probability of n / 2^64.
     """

@@ -25,7 +25,7 @@ from embinit_fairseq.io import explained
 from embinit_fairseq.machine import cores
 from embinit_fairseq.runs.run_folder import lock
 
-#: name -> what runs the tasks
+#: name -> description of the engine
 ENGINES = {
     "pool": "processes of this machine",
     "local": "datatrove's processes of this machine",
@@ -38,14 +38,14 @@ _NEEDS = {"local": ("datatrove.executor", "corpus"), "slurm": ("datatrove.execut
 
 @dataclass(frozen=True)
 class Engine:
-    """Options of a preparation: who runs the tasks, and how many at a time."""
+    """Hold the options of a preparation: the engine that runs the tasks, and how many run at a time."""
 
     name: str
     jobs: int
     logs: Path
     #: parts of a step for datatrove, among which its tasks are divided
     ranks: int
-    #: further arguments: of datatrove's executor, of sbatch, of ray.init
+    #: further arguments for datatrove's executor, sbatch or ray.init
     options: dict[str, str]
     #: with Slurm: wait for the jobs
     wait: bool = True
@@ -66,7 +66,7 @@ class Engine:
         """Return the engine that the options describe.
 
         Raises:
-            OptionError: an option is not NAME=VALUE or given twice, or what the engine needs is not installed.
+            OptionError: an option is not NAME=VALUE or given twice, or a package of the engine is missing.
         """
         options = read_pairs("--executor-option", args.executor_option, "NAME=VALUE, such as partition=cpu")
         if args.executor in _NEEDS:
@@ -115,7 +115,7 @@ def _bar(step: Step, tasks: list[Task]) -> tqdm:
 
 
 def _run_in_pool(step: Step, tasks: list[Task], engine: Engine) -> None:
-    """Run the tasks in processes with a progress bar; raise what the first failure raised."""
+    """Run the tasks in processes with a progress bar; raise the error of the first failure."""
     with _bar(step, tasks) as bar:
         if engine.jobs == 1 or len(tasks) < 2:
             for task in tasks:
@@ -140,7 +140,7 @@ def _run_in_pool(step: Step, tasks: list[Task], engine: Engine) -> None:
 
 @dataclass(frozen=True)
 class Share:
-    """The share of a step that datatrove's executor gives to a rank."""
+    """Run the share of a step that datatrove's executor gives to a rank."""
 
     step: Step
 

@@ -22,13 +22,13 @@ from embinit_fairseq.io import whole_folder
 
 
 def group_of(number: int) -> int:
-    """Return how many of `number` files a task takes, so that as many tasks are left."""
+    """Return the number of files per task, such that it and the number of tasks for `number` files are about equal."""
     return math.isqrt(number - 1) + 1 if number else 1
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """Rows as columns of (columns, rows) uint64 arrays in `.npy` files."""
+    """Exchange rows, which are columns of (columns, rows) uint64 arrays in `.npy` files."""
 
     folder: Path
     #: returns the sources; called when the exchange begins

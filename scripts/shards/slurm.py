@@ -1,7 +1,7 @@
 """Run steps on Slurm: each is an array of jobs of datatrove that begins when the one before has ended well.
 
-All steps are submitted at once. If a job fails, Slurm cancels those that wait for it. LOGS/jobs.json has what was
-submitted, so that a second call waits for the jobs of the first.
+All steps are submitted at once. If a job fails, Slurm cancels the jobs that wait for it. LOGS/jobs.json lists the
+submitted jobs, so that a second call waits for them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOOK = 2.0
 
 
 class _Array(SlurmPipelineExecutor):
-    """datatrove's executor without the job that sums up its statistics, and with the cluster's default partition."""
+    """Run datatrove's executor without the job that sums up statistics, in the cluster's default partition."""
 
     def launch_merge_stats(self) -> None:
         """Submit nothing: a preparation sums up its own numbers."""
@@ -105,7 +105,7 @@ def _submit(steps: list[Step], engine: Engine) -> Iterator[Submitted]:
     for number, step in enumerate(steps):
         name = f"{number:02}-{step.title.replace(' ', '-')}"
         folder = engine.logs / name
-        shutil.rmtree(folder, ignore_errors=True)  # what an earlier call has completed or written
+        shutil.rmtree(folder, ignore_errors=True)  # marks and logs of an earlier call
         array = _Array(
             [Share(step)],
             tasks=min(engine.ranks, step.number or engine.ranks),
@@ -132,7 +132,7 @@ def _alive(submitted: Sequence[Submitted]) -> dict[str, str]:
     jobs = {step["job"] for step in submitted}
     if not jobs:
         return {}
-    for trial in range(10):  # a controller that restarts
+    for trial in range(10):  # the controller may be restarting
         queue = subprocess.run(["squeue", "--me", "--noheader", "--format=%F|%r"], capture_output=True, text=True)
         if queue.returncode == 0:
             lines = (line.partition("|") for line in queue.stdout.splitlines())
@@ -177,7 +177,7 @@ _FAILURES = re.compile(r"^(\d+: )?((slurmstepd|srun)\S*: error: .*|[\w.]*(Error|
 
 
 def _reason(step: Submitted) -> tuple[Path, str]:
-    """Return a log of a part that failed, and its line that says why."""
+    """Return a log of a part that failed, and its line with the reason."""
     folder, completed = Path(step["folder"]), _completed(step)
     logs = [
         log for log in sorted(folder.glob("slurm_logs/*_*.out")) if int(log.stem.rpartition("_")[2]) not in completed

@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 
 from embinit_fairseq.io import read_json
 
-#: of the text of a shard
+#: files of the text of a shard
 SPLITS = ("train", "valid")
 Line = TypeVar("Line")
 
 
 @dataclass(frozen=True)
 class Task:
-    """A call that writes `output`, a file or a folder, under a temporary name first."""
+    """Describe a call that writes `output`, a file or a folder, under a temporary name first."""
 
     output: Path
     function: Callable[..., None]
@@ -40,7 +40,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Step:
-    """Tasks that may begin when all tasks of the step before are done."""
+    """Hold tasks that may begin when all tasks of the step before are done."""
 
     title: str
     #: returns all tasks, finished ones included, in the same order at every call; called when the step begins
@@ -69,7 +69,7 @@ def finished_shards(folder: Path) -> list[Path]:
 
 
 def sum_stats(folder: Path) -> dict[str, int]:
-    """Return the sums over all shards of what their stats.json count, sorted by name."""
+    """Return the sums of the shards' numbers in stats.json, sorted by name."""
     total: Counter[str] = Counter()
     for path in shard_files(folder, "stats.json"):
         total.update(read_json(path))
@@ -77,5 +77,5 @@ def sum_stats(folder: Path) -> dict[str, int]:
 
 
 def paragraphs(lines: Iterable[Line]) -> Iterator[list[Line]]:
-    """Yield the lines, or what they were made to, between empty ones."""
+    """Yield the lines, or their converted values, between empty ones."""
     return (list(group) for is_text, group in groupby(lines, bool) if is_text)

@@ -4,7 +4,7 @@
 #   DATA=data/sst2 RUN=runs/pretrained.seed1 bash scripts/sst2/train.sh \
 #     --embed-init pretrained --embed-init-path encoder=MODEL_DIRECTORY --seed 1
 #
-# DATA: what prepare.sh made, which also says which task it is. RUN: the folder of this run; the same call continues it
+# DATA: prepare.sh's folder, which also says which task it is. RUN: the folder of this run; the same call continues it
 # (embinit run), and with a higher --max-epoch a finished one. LABELS: further labels for embinit compare, such as
 # "experiment=sst2.bert". Further arguments go to fairseq-train, after the options below, so that they can replace them.
 #
@@ -13,7 +13,7 @@
 # at that epoch, and the highest one with its epoch.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
-: "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}"
+: "${DATA:?set it to the folder of prepare.sh}" "${RUN:?set it to the folder of the run}"
 [[ -d $DATA/bin && -f $DATA/settings ]] || die "DATA=$DATA: not prepared (no folder bin in it); run prepare.sh first"
 task=$(sed -n 's/^task=//p' "$DATA/settings") dim=$(sed -n 's/^dim=//p' "$DATA/settings")
 read -ra options <"$DATA/corpus/options"

@@ -42,7 +42,7 @@ HIDDEN, DROPOUT, RATE, BATCH = 1024, 0.5, 1e-3, 128
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result: predicted classes of the test texts, (texts,), accuracy in percent, loss in nats and best epoch."""
+    """Hold the result: predicted classes of the test texts, (texts,), accuracy in percent, loss in nats, best epoch."""
 
     test: np.ndarray
     valid_accuracy: float
@@ -53,7 +53,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Sets:
-    """TF-IDF matrices (texts x words) and classes of train, valid and test."""
+    """Hold TF-IDF matrices (texts x words) and classes of train, valid and test."""
 
     features: dict[str, csr_matrix]
     labels: dict[str, np.ndarray]
@@ -89,7 +89,7 @@ def tfidf_lr(sets: Sets) -> Outcome:
 
 
 class WideMLP(nn.Module):
-    """A bag of words as a sparse matrix (texts x words) -> logits."""
+    """Map a bag of words, a sparse matrix (texts x words), to logits."""
 
     def __init__(self, words: int, classes: int) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ def result_of(outcome: Outcome, sets: Sets) -> dict:
 def main() -> None:
     """Train a model, unless its run is finished, and write its record."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="what prepare.sh made")
+    parser.add_argument("data", type=Path, help="folder that prepare.sh made")
     parser.add_argument("--model", choices=("tfidf_lr", "mlp"), required=True, help="of bags of words")
     parser.add_argument("--seed", type=int, default=1, help="of the validation texts and of the MLP; default: 1")
     parser.add_argument("--save-dir", type=Path, required=True, metavar="RUN", help="folder of the run")

@@ -1,6 +1,6 @@
 """Binarise processed texts for fairseq, once for each seed, since the seed draws the validation texts.
 
-CORPUS is what protocols.py made. For each seed 10 % of the training texts are drawn for validation. Writes
+protocols.py makes CORPUS. For each seed 10 % of the training texts are drawn for validation. Writes
 OUTPUT/<seed>/text/{train,valid,test}.{input0,label}, OUTPUT/<seed>/bin/{input0,label}; seeds that are there are kept.
 All in one process: two starts of fairseq-preprocess per seed would take longer than all the rest.
 """

@@ -8,7 +8,7 @@
     transformer        --arch embinit_classifier with one layer and a random embedding matrix of dimension 100
                        (transformer:NAME: from --vectors, with their dimension)
     tfidf_lr, mlp      bags of words: baselines.py
---vectors NAME=concat:A,B and NAME=avg:A,B (files, or earlier names) are what --embed-init-path makes of them. The
+--vectors NAME=concat:A,B and NAME=avg:A,B (files, or earlier names) have the meaning of --embed-init-path. The
 lines are sorted by seed, so that a grid that was stopped has all models with equally many seeds. Options after -- are
 given to fairseq-train.
 """
@@ -116,7 +116,7 @@ def main() -> None:
     """Print the lines."""
     parser = ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add, models = parser.add_argument, ["couples", "tfidf_lr", "mlp", "transformer"]
-    add("--data", type=Path, required=True, help="what prepare.sh made")
+    add("--data", type=Path, required=True, help="folder that prepare.sh made")
     add("--runs", type=Path, required=True, help="folder for the folders of the runs")
     add("--vectors", nargs="+", default=[], metavar="NAME=FILE", help="word vectors of any dimensions")
     add("--models", nargs="+", default=models, metavar="MODEL", help=f"see above; default: {' '.join(models)}")

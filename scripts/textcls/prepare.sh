@@ -14,7 +14,7 @@
 # MIN_COUNT: rarer words are removed (textgcn) or become <unk> (inductive); 5, MR keeps all: 1
 # STOP_WORDS: words to remove: spacy (default, spaCy's English ones), none (MR), or a file with words
 # CLEAN: kim: his clean_str and lower case (default); no: the texts are tokens separated by spaces, leave them
-# NAME: what the data set is called in tables (the name of the file)
+# NAME: name of the data set in tables (the name of the file)
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 : "${DATA:?set it to a TSV file with the columns split, label, text}" "${OUTPUT:?set it to the folder for the data}"

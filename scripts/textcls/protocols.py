@@ -39,7 +39,7 @@ class Example(NamedTuple):
 
 
 def read_examples(path: Path) -> list[Example]:
-    """Return all examples in the order of the file; DataError names the line that is not as it should be."""
+    """Return all examples in the order of the file; DataError names a malformed line."""
     rows = read_rows(path)
     heading = next(rows, (1, [""]))[1]
     if missing := [name for name in Example._fields if name not in heading]:
@@ -93,7 +93,7 @@ def process(examples: list[Example], protocol: str, min_count: int, stopping: fr
 
 
 def steps_of(protocol: str, stopping: frozenset[str], clean: bool) -> list[dict[str, object]]:
-    """Return what `process` does as the steps of a preparation; words of the dictionary are the frequent ones."""
+    """Return the steps of `process` as a preparation; words of the dictionary are the frequent ones."""
     steps: list[dict[str, object]] = [{"step": "kim"}] if clean else []
     steps += [{"step": "without", "words": sorted(stopping)}] if stopping else []
     return [*steps, {"step": "known"}] if protocol == "textgcn" else steps

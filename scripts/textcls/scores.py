@@ -1,4 +1,4 @@
-"""Copy what fairseq-validate has said about the test texts (RUN/test.log) to the record of the run.
+"""Copy the scores of fairseq-validate on the test texts (RUN/test.log) to the record of the run.
 
     python scripts/textcls/scores.py RUN --labels DATA/corpus/labels.txt
 

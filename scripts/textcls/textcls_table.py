@@ -29,7 +29,7 @@ PROTOCOLS = {
     "textgcn": "words counted over train and test texts, all of them in the dictionary",
     "inductive": "words counted over train texts, all others <unk>",
 }
-#: how a pair is chosen -> what its accuracy is worth, and the column that chooses
+#: choice of a pair -> value of its accuracy for readers, and the column that chooses
 CHOICES = {
     "chosen by validation accuracy": ("the result of the couples", VALID),
     "best on the test texts": ("chosen with knowledge of them, so no result", TEST),
@@ -89,7 +89,7 @@ def model_title(model: str, attention: str) -> str:
 
 
 def slots_of(rows: Rows) -> dict[str, dict[str, Any]]:
-    """Return name of the vectors -> report on the embedding matrix that was made of them, by dimension and name."""
+    """Return name of the vectors -> report on the embedding matrix made from them, by dimension and name."""
     slots = {}
     for (model, _), results in rows.items():
         names = model.split("+") if "+" in model else [model.partition(":")[2]]
@@ -147,7 +147,7 @@ def vectors_table(rows: Rows) -> list[str]:
 
 
 def textcls_notes(rows: Rows) -> list[str]:
-    """Return what the runs have in common."""
+    """Return the lines on facts that the runs have in common."""
     results = [result for of_model in rows.values() for result in of_model]
 
     def training(result: dict[str, Any]) -> str | None:

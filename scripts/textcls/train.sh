@@ -5,14 +5,14 @@
 #     --encoder-dim-s 50 --encoder-dim-p 300 --embed-init pretrained \
 #     --embed-init-path encoder=glove.6B.50d.txt encoder_p=glove.6B.300d.txt
 #
-# DATA: what prepare.sh made. RUN: the folder of this run (embinit run). SEED: of the validation texts and of the
+# DATA: prepare.sh's folder. RUN: the folder of this run (embinit run). SEED: of the validation texts and of the
 # training (1). LABELS: labels for tables, model=glove50+glove300 attention=softmax. KEEP: not empty: keep the
 # checkpoint. Further arguments go to fairseq-train, after the options below, so that they can replace them.
 # A finished run is left alone, a stopped one starts again. Writes RUN/train.log (a line every 50
 # updates), RUN/test.log, RUN/result.json with accuracy, macro-F1 and F1 of each class, RUN/confusion.png.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
-: "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}"
+: "${DATA:?set it to the folder of prepare.sh}" "${RUN:?set it to the folder of the run}"
 seed=${SEED:-1} best=$RUN/checkpoints/checkpoint_best.pt
 [[ -f $DATA/corpus/labels.txt && -d $DATA/seeds/$seed/bin ]] ||
   die "DATA=$DATA: no seeds/$seed/bin in it; run prepare.sh with OUTPUT=$DATA SEEDS=$seed first"

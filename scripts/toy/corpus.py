@@ -29,7 +29,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class CorpusConfig:
-    """Sizes are in sentences; every text has its own seed, derived from `seed`."""
+    """Hold sizes in sentences; every text has its own seed, derived from `seed`."""
 
     seed: int = field(default=1, metadata={"help": "seed of everything drawn here"})
     train: int = field(default=4000, metadata={"help": "parallel training sentences"})

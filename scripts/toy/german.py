@@ -68,7 +68,7 @@ def _modal(name: str, person: int, plural: bool) -> str:
 
 
 def _verb_complex(clause: Clause) -> tuple[str, list[str], str]:
-    """Return (finite verb, what closes the sentence bracket, particle of a finite separable verb)."""
+    """Return (finite verb, words that close the sentence bracket, particle of a finite separable verb)."""
     person, plural = clause.subject.person, clause.subject.plural
     if clause.predicate:
         forms = _WAR if clause.tense == "past" else _SEIN

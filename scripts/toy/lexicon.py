@@ -1,4 +1,4 @@
-"""Words of the toy language pair as objects, each with its German and its English forms."""
+"""Read the words of the toy language pair as objects with their German and English forms."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-#: the word lists, one entry per line; the first lines say what the fields are
+#: the word lists, one entry per line; the first lines describe the fields
 WORDS = Path(__file__).resolve().parent / "words"
 
 _UNITS_DE = "null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf".split()
@@ -37,7 +37,7 @@ class Noun:
 
 @dataclass(frozen=True)
 class Adjective:
-    """An adjective; kinds: of the nouns that it fits."""
+    """Describe an adjective; kinds: kinds of the nouns that it fits."""
 
     lemma: str
     stem: str
@@ -76,7 +76,7 @@ class Verb:
 
 @dataclass(frozen=True)
 class Place:
-    """A place with the prepositions of its location."""
+    """Describe a place with the prepositions of its location."""
 
     noun: Noun
     german: str
@@ -85,7 +85,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Time:
-    """A phrase of time; tenses: of the clauses that it fits."""
+    """Describe a phrase of time; tenses: tenses of the clauses that it fits."""
 
     german: str
     english: str

@@ -1,4 +1,4 @@
-"""Random derivations of the toy grammar.
+"""Draw random derivations of the toy grammar.
 
 Words of one kind do not behave alike: each word has a frequency, and each pair of a head (verb, noun) and a dependent
 has a strength of collocation. Both are log-normal and depend on the words only, never on the seed, so that every text
@@ -72,7 +72,7 @@ def _verbs_of(frame: str) -> tuple[Verb, ...]:
 
 @dataclass(frozen=True)
 class Density:
-    """How rich the phrases of a clause are (probabilities)."""
+    """Hold the probabilities of optional phrases in a clause."""
 
     pronoun: float = 0.25
     adjective: float = 0.40
@@ -84,7 +84,7 @@ SUBORDINATE = Density(pronoun=0.45, adjective=0.3, adverbial=0.2)
 
 
 class Sampler:
-    """Draws sentences; the same seed gives the same sequence. Uses its own generator, never the global one."""
+    """Draw sentences; the same seed gives the same sequence, by an own generator, never the global one."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -171,7 +171,7 @@ class Sampler:
         return self.random.choice([time for time in lexicon.times().values() if tense in time.tenses])
 
     def clause(self, density: Density = MAIN, kind: str = "statement", tense: str = "") -> Clause:
-        """Draw a clause; that of a question for a place has no verb of motion and no adjective with "sein"."""
+        """Draw a clause; a clause that asks for a place has no verb of motion and no adjective with "sein"."""
         frame = self.weighted(_FRAMES)
         while kind == "where" and frame in ("motion", "predicate"):
             frame = self.weighted(_FRAMES)
@@ -239,7 +239,7 @@ class Sampler:
         return replace(clause, negated=True)
 
     def _front(self, clause: Clause) -> str:
-        """Draw what opens the sentence; an object only where its case is visible."""
+        """Draw the part that opens the sentence; an object only if its case is visible."""
         choices = ["time"] * 3 if clause.time else []
         direct, indirect = clause.direct, clause.indirect
         if (

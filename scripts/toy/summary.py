@@ -1,4 +1,4 @@
-"""Print the table that the quickstart ends with, and read it.
+"""Print the last table of the quickstart, with an interpretation.
 
 python scripts/toy/summary.py runs/quickstart/results.json
 """
@@ -17,7 +17,7 @@ COLUMNS = {
 
 
 def main(path: Path) -> None:
-    """Print one row per initialisation, a sentence about raw and rescaled vectors, and where the rest is."""
+    """Print one row per initialisation, a sentence about raw and rescaled vectors, and the place of the rest."""
     (table,) = json.loads(path.read_text(encoding="utf-8"))["tables"]
     rows = {row["labels"]["init"]: row["summary"] for row in table["rows"]}
     print(f"\n{'--embed-init':<20}{'val. loss (bits)':>17}{'test BLEU':>11}{'absorption':>12}")

@@ -1,4 +1,4 @@
-"""Derivations of the toy grammar: what a sentence says, before either language orders and inflects it.
+"""Define derivations of the toy grammar: the content of a sentence, before either language orders and inflects it.
 
 `german.py` and `english.py` each turn one of these trees into tokens; a pair of sentences is one tree read twice.
 """

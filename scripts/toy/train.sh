@@ -3,12 +3,12 @@
 #
 #   DATA=runs/toy RUN=runs/toy/runs/xavier bash scripts/toy/train.sh --embed-init xavier --seed 1
 #
-# DATA: what prepare.sh made. RUN: the folder of this run; the same call continues it. LABELS: further labels for
+# DATA: prepare.sh's folder. RUN: the folder of this run; the same call continues it. LABELS: further labels for
 # embinit compare, such as "init=mine". Further arguments go to fairseq-train, after the options
 # below, so that they can replace them. No GPU is used, and the toy's text is its tokens: nothing is to be put together.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
-: "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}"
+: "${DATA:?set it to the folder of prepare.sh}" "${RUN:?set it to the folder of the run}"
 [[ -d $DATA/bin ]] || die "DATA=$DATA: no folder bin in it; run prepare.sh first"
 # One thread: fastest for a model of this size, and the same numbers whatever the number of cores.
 export OMP_NUM_THREADS=1

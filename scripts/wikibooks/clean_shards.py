@@ -42,7 +42,7 @@ def clean_tasks(work: Path, unit: str, valid_every: int) -> list[Task]:
     return tasks
 
 
-#: what is left out -> work, number of a shard -> numbers of its lines or documents that are left out
+#: kind of duplicates -> function (work, number of a shard) -> numbers of the lines or documents to leave out
 DUPLICATES = {"lines": repeated, "documents": repeated, "near": near_duplicates, "none": lambda work, shard: set()}
 
 
@@ -71,7 +71,7 @@ def clean_shard(
     Args:
         work: folder of the steps.
         shard: number of the shard.
-        text: documents as they are.
+        text: raw documents.
         output: folder to write.
         passage: number of the first passage.
         valid_every: every N-th passage is for validation.
@@ -118,7 +118,7 @@ def parts(lines: list[tuple[int, bytes]], passage: int, valid_every: int) -> Ite
 
 
 class ShardWriter:
-    """Writes the documents of one shard and counts their words."""
+    """Write the documents of one shard and count their words."""
 
     def __init__(self, folder: Path):
         self.folder = folder

@@ -50,7 +50,7 @@ def found_files(work: Path) -> list[Path]:
 
 
 def exchanges(work: Path) -> tuple[Exchange, Exchange]:
-    """Return the exchange of digests and that of duplicates."""
+    """Return the exchange of digests and the exchange of duplicates."""
     shards = partial(number_of_shards, work)
     return (
         Exchange(work / "exchange", partial(digest_files, work), shards, by_digest),

@@ -36,7 +36,7 @@ _KEPT = {symbol: symbol for symbol in (*SYMBOLS, UNKNOWN)}
 def encode_tasks(work: Path, codes: Path) -> list[Task]:
     """Return a task per shard."""
     words = read_json(work / "words" / "stats.json")
-    # If all types are kept, types that only the validation text has are kept, too.
+    # If all types are kept, types that occur only in the validation text are kept, too.
     frequent = work / "words" / "frequent.npy" if words["frequent_types"] < words["word_types"] else None
     tasks = []
     for shard in finished_shards(work / "clean"):
@@ -97,7 +97,7 @@ def join_short(sentences: list[list[str]]) -> list[list[str]]:
 
 
 class Encoder:
-    """Segments words by codes of subword-nmt, and remembers them."""
+    """Segment words by codes of subword-nmt, and remember their subwords."""
 
     def __init__(self, codes: Path, frequent: Path | None):
         try:

@@ -191,7 +191,7 @@ def _columns(text: str, delimiter: str) -> list[str]:
 
 
 def check_markup(path: Path, lines: Iterable[bytes]) -> None:
-    """Name the markup in the first lines of a file; raise LayoutError if one line in ten has some."""
+    """Name the markup in the first lines of a file; raise LayoutError if one line in ten has markup."""
     lines = list(lines)
     for name, (pattern, remedy) in _MARKUP.items():
         matches = [match[0] for match in map(re.compile(pattern).search, lines) if match]

@@ -19,11 +19,11 @@ class LayoutError(ValueError):
 
 
 class _Damaged(Exception):
-    """A Zstandard or Parquet file that cannot be read to its end."""
+    """Signal a Zstandard or Parquet file that cannot be read to its end."""
 
 
 class _Chunks(io.RawIOBase):
-    """A stream over chunks of bytes that begins again at seek(0)."""
+    """Stream chunks of bytes, again from the beginning after seek(0)."""
 
     def __init__(self, chunks: Callable[[], Iterator[bytes]]):
         self._begin = chunks
@@ -96,7 +96,7 @@ def _open_parquet(path: Path, mode: str) -> BinaryIO:
     return io.BufferedReader(_Chunks(chunks))
 
 
-#: beginning of a file -> how it is opened
+#: beginning of a file -> function that opens it
 _OPENERS: dict[bytes, Callable[[Path, str], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,

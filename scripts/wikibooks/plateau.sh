@@ -4,7 +4,7 @@
 #
 #   DATA=data/wikibooks OUTPUT=runs/plateau SEEDS="1 2" bash scripts/wikibooks/plateau.sh
 #
-# DATA     what prepare.sh made, with its folder work
+# DATA     prepare.sh's folder, with its folder work
 # OUTPUT   vectors, runs and the results (results.md, results.json, curves.png) go here
 # INITS    default: "own vectors shuffled". MODELS: default: "bert_a bert_ad tupe_a". SEEDS=1
 # UPDATES=3600   of a training whose learning rate falls to 0 over SCHEDULE=6000, so that it is that of docs/results/mlm.md
@@ -13,7 +13,7 @@
 # Further arguments go to fairseq-train. The same call continues a stopped one.
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
-: "${DATA:?set it to what prepare.sh made}" "${OUTPUT:?set it to the folder for runs and results}"
+: "${DATA:?set it to the folder of prepare.sh}" "${OUTPUT:?set it to the folder for runs and results}"
 : "${UPDATES:=3600}" "${SCHEDULE:=6000}" "${SEEDS:=1}"
 integers UPDATES SCHEDULE
 [[ -d $DATA/work/encoded ]] || die "DATA=$DATA: no work/encoded in it; set it to the OUTPUT of prepare.sh"

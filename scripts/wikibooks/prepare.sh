@@ -8,7 +8,7 @@
 # (one object with a "text" per line, as in C4, one object, or a list), or <doc ...> files of Wikipedia's extractors; or
 # Parquet with a column "text". zst and Parquet need the extra corpus.
 # Further variables, with their defaults:
-#   DUPLICATES=lines      what occurs only once: lines (as in TUPE's code), documents, or none; near: of nearly equal documents
+#   DUPLICATES=lines      units that occur once: lines (as in TUPE's code), documents, or none; near: of nearly equal documents
 #                         one stays (datatrove's MinHash, extra corpus)
 #   FREQUENT_TYPES=0.21   share of the word types, the most frequent ones, that do not become <unk>; 1: all
 #   BPE_MERGES=32640 BPE_WORDS=300000   merges, learned from so many most frequent words with their counts

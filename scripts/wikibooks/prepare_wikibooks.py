@@ -1,4 +1,4 @@
-"""Prepare text for masked-language-model pre-training; `prepare.sh` says what the steps do and take."""
+"""Prepare text for masked-language-model pre-training; `prepare.sh` describes the steps and their options."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from embinit_fairseq.vocab.preparation_record import record_preparation
 
 
 def write_report(output: Path) -> dict[str, Any]:
-    """Write report.json, the sums of all shards, and into each part of the data how its text was prepared."""
+    """Write report.json, the sums of all shards, and the record of the preparation into each part of the data."""
     work, codes = output / "work", output / "bpe.codes"
     with open(work / "dict.txt", encoding="utf-8") as lines:
         dictionary = sum(1 for _ in lines)
@@ -40,13 +40,13 @@ def write_report(output: Path) -> dict[str, Any]:
 
 
 def sum_binary(work: Path, split: str) -> dict[str, int]:
-    """Return the numbers of symbols that training reads, and of <unk> among them: the dictionary has been cut."""
+    """Return the numbers of symbols that training reads, and of <unk> among them, after rare symbols became <unk>."""
     shards = [count(shard / split) for shard in finished_shards(work / "binary")]
     return {"tokens": sum(shard.tokens for shard in shards), "unknown": sum(shard.unknown for shard in shards)}
 
 
 def prepared_lines(work: Path, codes: Path) -> list[tuple[str, str]]:
-    """Return a few raw lines with their symbols as the steps `cleaning` and `encoding` make them."""
+    """Return a few raw lines with their symbols by the steps `cleaning` and `encoding`."""
     first = min((work / "raw").glob("*/*.txt"))
     documents = islice(read_documents(first), 20)
     raw = [line.decode("utf-8", "ignore") for document in documents for line in document][:20]

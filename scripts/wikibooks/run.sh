@@ -3,7 +3,7 @@
 #
 #   DATA=data/wikibooks OUTPUT=runs/compare SEEDS="1 2" bash scripts/wikibooks/run.sh
 #
-# DATA: what prepare.sh made. OUTPUT: runs, results.md, results.json and curves.png go here. Further variables:
+# DATA: prepare.sh's folder. OUTPUT: runs, results.md, results.json and curves.png go here. Further variables:
 #   MODELS="..."   of the six that Ke et al. 2021 compare, which is the default: bert_a bert_r bert_ad (BERT-A^d)
 #                  tupe_a_tie_cls (TUPE-A with [CLS] tied) tupe_a tupe_r, with --embedding-normalize as in the authors' code;
 #                  and bert_rel, relative positions and no others; later ones: bert_rope, bert_alibi, bert_nope (no
@@ -16,7 +16,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 # shellcheck source=../parts.sh
 source "$REPO/scripts/parts.sh"
-: "${DATA:?set it to what prepare.sh made}" "${OUTPUT:?set it to the folder for runs and results}" "${SIZE:=base}"
+: "${DATA:?set it to the folder of prepare.sh}" "${OUTPUT:?set it to the folder for runs and results}" "${SIZE:=base}"
 data_parts "$DATA"
 [[ $SIZE =~ ^(base|large|tiny)$ ]] || die "SIZE=$SIZE: choose base, large or tiny"
 integers UPDATES BATCH DEVICE_BATCH DEVICES SAVE_EVERY

@@ -30,7 +30,7 @@ _MAX_LINE_BYTES = 4 * MAX_CHARS  # UTF-8 takes up to four bytes per character
 def documents(stream: BinaryIO) -> Iterator[tuple[list[bytes], int]]:
     """Yield (lines that are not blank, number of lines left out as too long) for each document.
 
-    A document ends where its layout says so, at the end of the file, and before it would have more than MAX_CHARS
+    A document ends by the rules of its layout, at the end of the file, and before it would have more than MAX_CHARS
     characters.
     """
     document: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The steps from text to `bin`. Each works on shards of the text, and its output is below work/:
+"""Define the steps from text to `bin`. Each works on shards of the text, and its output is below work/:
 
     raw/00000/00000.txt      documents as they are, after each a blank line         split
     duplicates/              lines (or documents) that occurred before              duplicates
@@ -7,10 +7,10 @@
     bpe.codes (in OUTPUT)    merges                                                 subword-nmt
     encoded/00000/train.txt  subwords; symbols.txt: counts                          encode_shards
     dict.txt                 the most frequent subwords                             binary
-    binary/00000/train.bin   what fairseq-train reads                               binary
+    binary/00000/train.bin   data for fairseq-train                                 binary
     OUTPUT/bin               the shards joined; or OUTPUT/bin.00, OUTPUT/bin.01 ...
 
-An engine's processes import this file: what prepare_wikibooks.py itself runs could not be found there.
+An engine's processes import this file: they could not import functions of prepare_wikibooks.py, which is __main__.
 """
 
 from __future__ import annotations

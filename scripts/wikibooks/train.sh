@@ -3,7 +3,7 @@
 #
 #   DATA=data/wikibooks RUN=runs/tupe_r bash scripts/wikibooks/train.sh --arch tupe_base --embedding-normalize --rel-pos
 #
-# DATA: what prepare.sh made. RUN: the folder of this run; the same call continues it (embinit run). Further arguments go to
+# DATA: prepare.sh's folder. RUN: the folder of this run; the same call continues it (embinit run). Further arguments go to
 # fairseq-train, after the options below, so that they can replace them. Further variables:
 #   UPDATES=1000000   the learning rate falls to 0 over so many, after a warm-up of one in a hundred
 #   BATCH=256         sequences in an update, over all devices
@@ -13,7 +13,7 @@
 #   SAVE_EVERY=       validate and save every so many updates and at the end; the last of these checkpoints and every tenth
 #                     are kept. Default: a hundredth of UPDATES, below 100000 a twentieth, but not less than 50
 #   LABELS="model=tupe_r"   further labels for embinit compare
-#   LAUNCH="torchrun ..."   what starts several processes (docs/scaling.md); WORKER=1 on every machine but the first, which
+#   LAUNCH="torchrun ..."   launcher of several processes (docs/scaling.md); WORKER=1 on every machine but the first, which
 #                           alone keeps the records
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
@@ -21,7 +21,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 source "$REPO/scripts/devices.sh"
 # shellcheck source=../parts.sh
 source "$REPO/scripts/parts.sh"
-: "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}" "${UPDATES:=1000000}" "${BATCH:=256}"
+: "${DATA:?set it to the folder of prepare.sh}" "${RUN:?set it to the folder of the run}" "${UPDATES:=1000000}" "${BATCH:=256}"
 data_parts "$DATA"
 integers UPDATES BATCH DEVICE_BATCH DEVICES SAVE_EVERY
 count_devices "$@"

@@ -31,7 +31,7 @@ def collect(pair: str, names: list[str] | None, data: Path | None, test_from: st
         pair: source and target, as en-de.
         names: corpora; None: WMT 2014's.
         data: folder with WMT's files or archives; None: they are downloaded.
-        test_from: where newstest2014 comes from, data or sacrebleu.
+        test_from: origin of newstest2014, data or sacrebleu.
         work: folder to write to.
 
     Raises:
@@ -106,10 +106,10 @@ def unpack(archive: Path, wanted: dict[str, Path]) -> None:
 
 
 def download(archive: Archive, path: Path) -> None:
-    """Get `path`, unless it is there; a download that broke off is continued.
+    """Download `path` unless it exists; an incomplete download is continued.
 
     Raises:
-        SystemExit: the file cannot be had, or is not the one that was published.
+        SystemExit: the file cannot be downloaded, or differs from the published file.
     """
     if path.is_file():
         return
@@ -132,7 +132,7 @@ def download(archive: Archive, path: Path) -> None:
 
 
 def files_of(corpus: Corpus, langs: list[str], data: Path | None, output: Path) -> dict[str, Path]:
-    """Return {language: plain text} of a corpus; what has to be unpacked is written to `output`/source."""
+    """Return {language: plain text} of a corpus; unpacked files are written to `output`/source."""
     paths = {lang: find(data, corpus.member(lang)) for lang in langs} if data else dict.fromkeys(langs)
     targets = {lang: output / "source" / f"{Path(corpus.stem).name}.{lang}" for lang in langs}
     if not all(paths.values()):

@@ -1,4 +1,4 @@
-"""What the training text of a pair of WMT 2014 consists of: archives, and the two files of each corpus in them.
+"""Describe the training text of a pair of WMT 2014: archives, and the two files of each corpus in them.
 
 TensorFlow Datasets publishes sizes and SHA-256 sums of the archives for the same addresses
 (tensorflow_datasets/url_checksums/wmt14_translate.txt, wmt15_translate.txt, wmt17_translate.txt).
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Archive:
-    """url: where it is published; size: bytes; sha256: of its content."""
+    """Describe an archive by url, size in bytes and sha256 of its content."""
 
     url: str
     size: int
@@ -66,7 +66,7 @@ ARCHIVES = {
     ),
 }
 
-#: pair -> name of a corpus -> where it is
+#: pair -> name of a corpus -> its place
 PAIRS = {
     "en-de": {
         "europarl": Corpus("training-parallel-europarl-v7.tgz", "training/europarl-v7.de-en"),
@@ -83,7 +83,7 @@ PAIRS = {
     },
 }
 
-#: the corpora of WMT 2014 itself are all but this one, which fairseq's recipe takes instead of news-v9
+#: WMT 2014 has all corpora except this one, which fairseq's recipe takes instead of news-v9
 _LATER = "news-v12"
 
 

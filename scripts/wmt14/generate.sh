@@ -13,7 +13,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 # shellcheck source=../parts.sh
 source "$REPO/scripts/parts.sh"
-: "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}" "${AVERAGE:=5}"
+: "${DATA:?set it to the folder of prepare.sh}" "${RUN:?set it to the folder of the run}" "${AVERAGE:=5}"
 PAIR=${PAIR:-$(sed -n 's/^pair=//p' "$DATA/settings" 2>/dev/null || true)} PAIR=${PAIR:-en-de}
 source=${PAIR%-*} target=${PAIR#*-} checkpoint=$RUN/checkpoints/checkpoint_best.pt log=$RUN/test.generate.log
 data_parts "$DATA"

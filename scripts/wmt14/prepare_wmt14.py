@@ -1,4 +1,4 @@
-"""Make WMT 2014's training text and newstest2014 ready for fairseq; `prepare.sh` says what the steps do and take."""
+"""Make WMT 2014's training text and newstest2014 ready for fairseq; `prepare.sh` describes steps and options."""
 
 from __future__ import annotations
 

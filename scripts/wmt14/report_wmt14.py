@@ -38,7 +38,7 @@ def collect(work: Path, dictionary: Path) -> dict:
 
 
 def write_report(output: Path, pair: str, tokens: str, model: Path) -> dict:
-    """Write report.json, what `collect` returns with the number of parts, and into each part how its text was prepared.
+    """Write report.json, the result of `collect` with the number of parts, and the preparation's record into each part.
 
     Args:
         output: folder of bin and work.

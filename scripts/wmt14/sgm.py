@@ -18,7 +18,7 @@ _ATTRIBUTE = r"""(?<!\w){}\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'/]+))"""
 
 
 class Segment(NamedTuple):
-    """A segment. doc, id: attributes of the file, None if it has none; text: all spaces are one space."""
+    """Hold a segment. doc, id: attributes in the file, or None; text: all runs of spaces are one space."""
 
     doc: str | None
     id: str | None
@@ -88,7 +88,7 @@ def read_pair(source: Path, reference: Path) -> tuple[list[str], list[str]]:
     for number, (left, right) in enumerate(zip(*sides), 1):
         if any(None not in ids and ids[0] != ids[1] for ids in zip(left[:2], right[:2])):
             raise SystemExit(
-                f"error: segment {number} of {source} has id {left.id} of document {left.doc}, that of {reference} id "
+                f"error: segment {number} of {source} has id {left.id} of document {left.doc}, in {reference} id "
                 f"{right.id} of document {right.doc}: one is missing, or they do not belong together; get them again"
             )
     same_length((source, reference), sides)

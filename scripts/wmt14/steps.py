@@ -1,4 +1,4 @@
-"""The steps from WMT's files to `bin`. Each works on shards of the text, and its output is below work/:
+"""Define the steps from WMT's files to `bin`. Each works on shards of the text, and its output is below work/:
 
     files.json              the files of each corpus, found or downloaded      collect
     ranges/00000.json       shards: ranges of lines of a corpus                clean
@@ -7,10 +7,10 @@
     encoded/00000/train.en  pieces, without unfit pairs                        encode
     test/test.en            the test set in pieces; OUTPUT/test.en: raw        testset
     dict.txt                all pieces                                         binary
-    binary/00000/...        what fairseq-train reads                           binary
+    binary/00000/...        data for fairseq-train                             binary
     OUTPUT/bin              the shards joined; or OUTPUT/bin.00, OUTPUT/bin.01 ...
 
-An engine's processes import this file: what prepare_wmt14.py itself runs could not be found there.
+An engine's processes import this file: they could not import functions of prepare_wmt14.py, which is __main__.
 """
 
 from __future__ import annotations

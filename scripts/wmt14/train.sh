@@ -5,9 +5,9 @@
 #   DATA=data/wmt14_en_de RUN=runs/duo bash scripts/wmt14/train.sh --arch duo_transformer_wmt_en_de
 #   DATA=data/wmt14_en_fr RUN=runs/big bash scripts/wmt14/train.sh --arch transformer_vaswani_wmt_en_fr_big
 #
-# DATA: what prepare.sh made. RUN: the folder of this run; the same call continues it (embinit run). Further arguments
+# DATA: prepare.sh's folder. RUN: the folder of this run; the same call continues it (embinit run). Further arguments
 # go to fairseq-train, after the options below, so that they can replace them (--arch, --seed, --lr,
-# --embed-init, ...). In brackets what architectures called *_big* have by default. Further variables:
+# --embed-init, ...). In brackets the defaults of architectures called *_big*. Further variables:
 #   PAIR=                 en-de or en-fr; default: that of DATA
 #   UPDATES=100000        [300000]
 #   UPDATE_TOKENS=32768   tokens in an update over all devices, as --max-tokens counts them: eight devices with 4096 each,
@@ -18,7 +18,7 @@
 #   SAVE_EVERY= KEEP=10   validate and save every so many updates (default: a hundredth of UPDATES); of these checkpoints so
 #                         many last ones are kept, which can be averaged [20]
 #   LABELS="KEY=VALUE"    further labels for embinit compare
-#   LAUNCH="torchrun ..." what starts several processes (docs/scaling.md); WORKER=1 on every machine but the first, which
+#   LAUNCH="torchrun ..." launcher of several processes (docs/scaling.md); WORKER=1 on every machine but the first, which
 #                         alone keeps the records
 # shellcheck source=../env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
@@ -26,7 +26,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../env.sh"
 source "$REPO/scripts/devices.sh"
 # shellcheck source=../parts.sh
 source "$REPO/scripts/parts.sh"
-: "${DATA:?set it to what prepare.sh made}" "${RUN:?set it to the folder of the run}"
+: "${DATA:?set it to the folder of prepare.sh}" "${RUN:?set it to the folder of the run}"
 PAIR=${PAIR:-$(sed -n 's/^pair=//p' "$DATA/settings" 2>/dev/null || true)} PAIR=${PAIR:-en-de}
 data_parts "$DATA"
 [[ -f ${BIN%%:*}/train.$PAIR.${PAIR%-*}.idx ]] || die "DATA=$DATA: no data of $PAIR in its folder bin; set PAIR, or run prepare.sh first"

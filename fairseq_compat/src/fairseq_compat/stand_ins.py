@@ -120,12 +120,12 @@ class DefaultDict:
         return {}
 
 
-#: names of built-in types -> what stands for them
+#: names of built-in types -> their stand-ins
 BUILT_IN = {
     f"builtins.{name}": named(type(name, (Mention,), {}), "builtins", name)
     for name in ("dict", "list", "tuple", "str", "int", "float", "bool")
 }
-#: names of classes -> the class whose subclass stands for them
+#: names of classes -> the class whose subclass is their stand-in
 KINDS = (
     (r"argparse\.Namespace|fairseq(\.logging)?\.meters\.\w+", Namespace),
     (r"fairseq\.data\.dictionary\.Dictionary", Dictionary),
@@ -138,7 +138,7 @@ KINDS = (
 
 
 def stand_in(name: str) -> Any:
-    """Return what stands for the object that pickles call ``module.name``, None if it is not plain data."""
+    """Return the stand-in of the object that pickles call ``module.name``, None if it is not plain data."""
     if name in BUILT_IN:
         return BUILT_IN[name]
     module, _, own_name = name.rpartition(".")
