@@ -38,9 +38,11 @@ from embinit_fairseq.vocab.subword_styles import (
     Token,
     as_text,
     detect_style,
+    escaped,
     ignores_spaces,
     in_bytes,
     parse,
+    respell,
     spell,
     unmarked,
 )
@@ -280,6 +282,7 @@ def plan(vocabulary: Vocabulary, markers: str = "auto", spelling: Spelling = PLA
     spelling = replace(spelling, masks=MASKS)
     spellings = {vocabulary.symbols[row] for row in tokens}
     texts = {text for token in tokens.values() for text, _ in readings(token, RULES, spelling)}
+    texts |= {respell(token, text) for token in texts for text in escaped(token.surface)}
     for token in texts.union(Token(word, True, True) for word in DIGIT_WORDS):
         anywhere = replace(token, initial=None, final=None) if ignores_spaces(token.surface) else token
         for source_style in STYLES:

@@ -73,7 +73,7 @@ def shared_rows(old: Symbols, new: Symbols, flags: tuple[str, str] = ("old", "ne
     """Return (new N,) the old row of each symbol that both dictionaries have, else -1.
 
     A word is shared if it is the same text at the same place of a word, however the two segmenters spell it: `ing` is
-    a word for GloVe, a part of one for sentencepiece.
+    a word for GloVe, a part of one for sentencepiece. `'s` of raw text is `&apos;s` of Moses' tokenizer.
 
     Args:
         old, new: the symbols of the two dictionaries.
@@ -94,7 +94,8 @@ def shared_rows(old: Symbols, new: Symbols, flags: tuple[str, str] = ("old", "ne
     new_first = {name: row for row, name in reversed([*enumerate(new.names)])}
     shared = np.array([(first if new_first[n] == row else last).get(n, -1) for row, n in enumerate(new.names)])
     rows = [*old.row_of_word.values(), -1]
-    matcher = Matcher(list(old.row_of_word), old.style, ("exact", "marker"), {old.names[row] for row in old.added})
+    rules, added = ("exact", "entities", "marker"), {old.names[row] for row in old.added}
+    matcher = Matcher(list(old.row_of_word), old.style, rules, added)
     for row in new.words:
         shared[row] = rows[matcher.match(new.token(row))[0]]
     return shared

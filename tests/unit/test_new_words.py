@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from expand_checkpoints import assert_same, dictionary, make
-from tokenizers import ByteLevelBPETokenizer
+from tokenizers import AddedToken, ByteLevelBPETokenizer
 from torch import nn
 from torch.nn.utils import parametrizations
 
@@ -239,6 +239,18 @@ def test_tokens_of_bytes_are_those_of_their_tokenizer(form):
     subwords = both[0].tokenize("ürg")
     grown = ei.expand(table, old, ["ürg"], "subword", subwords={"ürg": subwords})
     np.testing.assert_allclose(grown.matrices[-1, 0], np.mean([row_of[part] for part in subwords]))
+
+
+def test_added_words_keep_their_rows_whatever_white_space_they_have():
+    """Tokenizers of code have tokens of several spaces, tabs and line breaks, as GPT-NeoX's and Gemma's."""
+    blanks = ["    ", "  ", " \n", "\n\n", "\n", "\t", " stent", "stent"]
+    both = gpt2_tokenizer("die größe"), gpt2_tokenizer("größe fox")
+    for tokenizer, added in zip(both, (blanks, ["new", *reversed(blanks)])):
+        tokenizer.add_tokens([AddedToken(blank, normalized=False) for blank in added])
+    rows = [tokenizer.get_vocab() for tokenizer in both]
+    moved = ei.transfer(np.arange(len(rows[0]))[:, None] * np.ones((1, 2)), *both, "avg")
+    taken = {blank: moved.matrices[rows[1][blank], 0] for blank in blanks}
+    assert taken == {blank: rows[0][blank] for blank in blanks}
 
 
 # ---- Refused --------------------------------------------------------------------------------------------------------

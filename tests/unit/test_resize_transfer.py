@@ -160,6 +160,8 @@ SHARED = [
     ("ĠÃ¼ber Ã¼ Ã the", "▁über ü Ã ▁the", [4, 5, -1, -1]),
     ("▁über ▁die", "ĠÃ¼ber Ã¼ Ġdie", [4, -1, 5]),
     ("the café", "The the cafe\u0301", [-1, 4, 5]),  # the same word, not one in another case
+    ("the &apos; &quot; &apos;s @-@", "▁the ' ▁\" ▁'s -", [4, 5, 6, 7, 8]),  # as Moses escapes them
+    ("▁the ' ▁\" ▁'s -", "the &apos; &quot; &apos;s @-@", [4, 5, 6, 7, 8]),
     ("the a@@ madeupword0000", "the madeupword0000 madeupword0001 a@@", [4, 6, -1, 5]),
 ]
 
