@@ -96,8 +96,10 @@ def shared_rows(old: Symbols, new: Symbols, flags: tuple[str, str] = ("old", "ne
     rows = [*old.row_of_word.values(), -1]
     rules, added = ("exact", "entities", "marker"), {old.names[row] for row in old.added}
     matcher = Matcher(list(old.row_of_word), old.style, rules, added)
+    as_it_is = {(old.names[row], row in old.added): row for row in old.words if old.style == new.style}
     for row in new.words:
-        shared[row] = rows[matcher.match(new.token(row))[0]]
+        same = as_it_is.get((new.names[row], row in new.added))
+        shared[row] = rows[matcher.match(new.token(row))[0]] if same is None else same
     return shared
 
 
