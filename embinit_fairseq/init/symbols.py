@@ -12,7 +12,17 @@ from embinit_fairseq.errors import DataError
 from embinit_fairseq.init.weights import Combination
 from embinit_fairseq.vocab.dictionary import WRITE_SUBWORDS, Vocabulary, are_ids, are_words
 from embinit_fairseq.vocab.matching import Matcher
-from embinit_fairseq.vocab.subword_styles import Token, as_text, detect_style, parse, spell, unmarked
+from embinit_fairseq.vocab.subword_styles import (
+    Token,
+    as_text,
+    detect_style,
+    escape,
+    parse,
+    respell,
+    spell,
+    unescape,
+    unmarked,
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,11 @@ class Symbols:
     def row_of_word(self) -> dict[str, int]:
         """Return text -> row. If a symbol is repeated, the last row counts, as in fairseq."""
         return {self.texts[row]: row for row in self.words}
+
+    @cached_property
+    def has_escapes(self) -> bool:
+        """Return True if the text was escaped by Moses' tokenizer."""
+        return any(unescape(self.names[row]) != self.names[row] for row in self.words)
 
     @property
     def has_ids(self) -> bool:
@@ -123,7 +138,7 @@ def subword_means(
     combinations: dict[int, Combination] = {}
     segmented = 0
     for row in rows:
-        token = new.token(row)
+        token = _escaped_as(old, new.token(row))
         subwords = segment(token) if segment is not None and token.surface else []
         found = [old.row_of_word.get(subword, -1) for subword in subwords]
         segmented += bool(found) and min(found) >= 0
@@ -137,6 +152,13 @@ def subword_means(
             "it segments no new word into subwords of the old dictionary; give the segmentation of the old text"
         )
     return combinations
+
+
+def _escaped_as(old: Symbols, token: Token) -> Token:
+    """Return the token as the old text has it: with Moses' escapes (`&apos;ve`), or without (`'ve`)."""
+    text = unescape(token.surface)
+    spelled = escape(text) if old.has_escapes else text
+    return token if spelled == token.surface else respell(token, spelled)
 
 
 def longest_subwords(token: Token, old: Symbols) -> list[int]:

@@ -172,6 +172,11 @@ def unescape(text: str) -> str:
     return _ENTITY.sub(lambda found: ENTITIES[found[0]], text)
 
 
+def escape(text: str) -> str:
+    """Write Moses' entities: `'s` is `&apos;s`."""
+    return "".join(_ESCAPE.get(sign, sign) for sign in text)
+
+
 def plain(token: Token) -> Token:
     """Return the token as before Moses' tokenizer: without entities, and `-` for `@-@` (between parts of a word)."""
     text = token.surface
@@ -184,7 +189,7 @@ def plain(token: Token) -> Token:
 
 def escaped(text: str) -> list[str]:
     """Return how Moses' tokenizer may write a text: `'s` as `&apos;s`, `-` as `@-@`; none if it is plain for Moses."""
-    spelled = "".join(_ESCAPE.get(sign, sign) for sign in text)
+    spelled = escape(text)
     return [spelled] * (spelled != text) + [f"@{text}@"] * (len(text) == 1 and text != "@" and not text.isalnum())
 
 

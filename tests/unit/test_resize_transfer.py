@@ -230,6 +230,30 @@ def test_the_longest_subwords_of_the_old_dictionary() -> None:
             assert dense[at] == pytest.approx([wanted.count(name) / len(wanted) for name in one.names])
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("▁' ' s ▁& ve ▁x y & a p o ;", "&apos;ve &apos;s y@@ &apos;y", [["'", "ve"], ["'", "s"]]),
+        ("&apos;@@ ve s &@@ a@@ p@@ o@@ s@@ ;@@ '@@", "▁'ve ▁'s ▁x", [["&apos;@@", "ve"], ["&apos;@@", "s"]]),
+    ],
+)
+def test_subwords_of_words_that_moses_escapes(old: str, new: str, expected: list) -> None:
+    """They are segmented as the old text has them, by a given segmentation, too."""
+    one, other = symbols(*old.split()), symbols(*new.split())
+    rows = other.words[:2]
+
+    def characters(token) -> list[str]:
+        seen.append(token.surface)
+        return []
+
+    seen: list[str] = []
+    with pytest.raises(DataError, match="segments no new word"):
+        subword_means(one, other, rows, characters)
+    assert seen == [("&apos;" if "&apos;" in old else "'") + end for end in ("ve", "s")]
+    means = subword_means(one, other, rows)
+    assert [{one.names[column] for column in means[row][0]} for row in rows] == [*map(set, expected)]
+
+
 def test_subwords_by_the_codes_or_the_model_of_the_old_text(tmp_path: Path) -> None:
     """l o, then lo w</w>: `low` is a subword, and inside a word `lo` and the letters after it are. sentencepiece
     segments the beginning of a word with its mark, the inside of a word without."""
