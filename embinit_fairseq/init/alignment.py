@@ -81,8 +81,8 @@ class Alignment:
     source_row: (N,) int64 into `VectorTable.matrix`, -1 for none. rule: the rule of the match, per row: "special" (the
     vectors' own special row, in `VectorTable.specials`), rules of `vocab.matching`, or "" (not matched). style,
     source_style: the subword styles of the two vocabularies. spelling: how the vectors spell words. is_lower: words
-    with capitals were found, but as lower-cased ones only: the vectors are BPEmb's or the like. form: the normal form of
-    Unicode that the vectors have, None if their words do not show it.
+    with capitals were found, but as lower-cased ones only: the vectors are BPEmb's or the like. form: the normal form
+    of Unicode that the vectors have, None if their words do not show it.
     """
 
     source_row: np.ndarray
