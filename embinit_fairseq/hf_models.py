@@ -251,8 +251,11 @@ def rows_of_words(
         )
     given = words if isinstance(words, str) else [getattr(word, "content", word) for word in words]
     texts = new_words(given, list(ids))
-    subwords = [_subwords(tokenizer, text, needs_subwords) for text in texts]
     trial = copy.deepcopy(tokenizer)
+    model = getattr(getattr(trial, "backend_tokenizer", None), "model", None)
+    if hasattr(model, "dropout"):  # of a training: it draws the subwords
+        model.dropout = None
+    subwords = [_subwords(trial, text, needs_subwords) for text in texts]
     trial.add_tokens(list(words))
     rows = [trial.convert_tokens_to_ids(text) for text in texts]
     for text, row in zip(texts, rows):

@@ -162,6 +162,24 @@ def test_words_of_scripts_without_spaces_are_means_of_what_text_has(tmp_path):
         np.testing.assert_allclose(row, old[parts].mean(0), rtol=1e-6)
 
 
+def test_a_tokenizer_that_drops_merges_is_used_without_that(tmp_path):
+    """BPE-dropout of a training is stored with its tokenizer: subwords, and so means of them, were drawn."""
+    vocabulary = {token: row for row, token in enumerate(["[UNK]", "[PAD]", "a", "b", "c", "ab"])}
+    dropping = Tokenizer(models.BPE(vocabulary, [("a", "b")], dropout=1.0, unk_token="[UNK]"))
+    dropping.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=dropping, unk_token="[UNK]", pad_token="[PAD]")
+    assert tokenizer.tokenize("abc") == ["a", "b", "c"]
+    model = model_of("GPT2LMHeadModel", vocab_size=len(vocabulary))
+    old = model.lm_head.weight.detach().clone()
+    save_file({"wte.weight": old.float()}, tmp_path / "model.safetensors")
+    matrix, _ = ei.embedding_matrix(["c", "abc"], tmp_path, "pretrained", oov="subword")
+    np.testing.assert_allclose(matrix[1], old[[5, 4]].mean(0), rtol=1e-6)
+    assert Preparation([{"step": "huggingface"}], {"tokenizer": dropping.to_str()})("abc") == ["ab", "c"]
+    row = ei.expand_hf(model, tokenizer, ["abc"], "subword")["rows"]["abc"]
+    torch.testing.assert_close(model.lm_head.weight[row], old[[5, 4]].mean(0))
+    assert tokenizer.backend_tokenizer.model.dropout == 1.0
+
+
 def test_no_bound_without_a_softmax_or_linear_logits():
     for kind, options in (("BertForSequenceClassification", {}), ("Gemma2ForCausalLM", {"head_dim": 4})):
         model_class = getattr(transformers, kind)
