@@ -15,6 +15,7 @@ from torch import nn
 
 import embinit_fairseq as ei
 from embinit_fairseq.errors import EmbinitError, OptionError
+from embinit_fairseq.vocab.preparation_steps import Preparation
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"haus ##tor rot ##lich ab a b c d".split()]
 SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 14}
