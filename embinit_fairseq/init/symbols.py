@@ -60,8 +60,10 @@ class Symbols:
 
     @cached_property
     def has_escapes(self) -> bool:
-        """Return True if the text was escaped by Moses' tokenizer."""
-        return any(unescape(self.names[row]) != self.names[row] for row in self.words)
+        """Return True if Moses' tokenizer has escaped the text: more words have its entities than the plain signs."""
+        words = [self.names[row] for row in self.words]
+        entities = sum(unescape(word) != word for word in words)
+        return entities > sum(escape(unescape(word)) != word for word in words)
 
     @property
     def has_ids(self) -> bool:
@@ -109,8 +111,8 @@ def shared_rows(old: Symbols, new: Symbols, flags: tuple[str, str] = ("old", "ne
     new_first = {name: row for row, name in reversed([*enumerate(new.names)])}
     shared = np.array([(first if new_first[n] == row else last).get(n, -1) for row, n in enumerate(new.names)])
     rows = [*old.row_of_word.values(), -1]
-    rules, added = ("exact", "entities", "marker"), {old.names[row] for row in old.added}
-    matcher = Matcher(list(old.row_of_word), old.style, rules, added)
+    rules = ("exact", "marker", *["entities"] * (old.has_escapes != new.has_escapes))
+    matcher = Matcher(list(old.row_of_word), old.style, rules, {old.names[row] for row in old.added})
     as_it_is = {(old.names[row], row in old.added): row for row in old.words if old.style == new.style}
     for row in new.words:
         same = as_it_is.get((new.names[row], row in new.added))

@@ -162,6 +162,7 @@ SHARED = [
     ("the café", "The the cafe\u0301", [-1, 4, 5]),  # the same word, not one in another case
     ("the &apos; &quot; &apos;s @-@", "▁the ' ▁\" ▁'s -", [4, 5, 6, 7, 8]),  # as Moses escapes them
     ("▁the ' ▁\" ▁'s -", "the &apos; &quot; &apos;s @-@", [4, 5, 6, 7, 8]),
+    ("the < & ' Ġ&lt;", "Ġ&lt; Ġ&amp; < & '", [8, -1, 5, 6, 7]),  # entities that text of the web has
     ("the a@@ madeupword0000", "the madeupword0000 madeupword0001 a@@", [4, 6, -1, 5]),
 ]
 
@@ -234,7 +235,7 @@ def test_the_longest_subwords_of_the_old_dictionary() -> None:
     ("old", "new", "expected"),
     [
         ("▁' ' s ▁& ve ▁x y & a p o ;", "&apos;ve &apos;s y@@ &apos;y", [["'", "ve"], ["'", "s"]]),
-        ("&apos;@@ ve s &@@ a@@ p@@ o@@ s@@ ;@@ '@@", "▁'ve ▁'s ▁x", [["&apos;@@", "ve"], ["&apos;@@", "s"]]),
+        ("&apos;@@ &quot; &amp; &lt; ve s &@@ a@@ p@@ o@@ s@@ ;@@ '@@", "▁'ve ▁'s ▁x", [["&apos;@@", "ve"], ["&apos;@@", "s"]]),
     ],
 )
 def test_subwords_of_words_that_moses_escapes(old: str, new: str, expected: list) -> None:
