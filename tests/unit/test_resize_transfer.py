@@ -235,7 +235,11 @@ def test_the_longest_subwords_of_the_old_dictionary() -> None:
     ("old", "new", "expected"),
     [
         ("▁' ' s ▁& ve ▁x y & a p o ;", "&apos;ve &apos;s y@@ &apos;y", [["'", "ve"], ["'", "s"]]),
-        ("&apos;@@ &quot; &amp; &lt; ve s &@@ a@@ p@@ o@@ s@@ ;@@ '@@", "▁'ve ▁'s ▁x", [["&apos;@@", "ve"], ["&apos;@@", "s"]]),
+        (
+            "&apos;@@ &quot; &amp; &lt; ve s &@@ a@@ p@@ o@@ s@@ ;@@ '@@",
+            "▁'ve ▁'s ▁x",
+            [["&apos;@@", "ve"], ["&apos;@@", "s"]],
+        ),
     ],
 )
 def test_subwords_of_words_that_moses_escapes(old: str, new: str, expected: list) -> None:
