@@ -163,6 +163,36 @@ def test_words_of_scripts_without_spaces_are_means_of_what_text_has(tmp_path):
         np.testing.assert_allclose(row, old[parts].mean(0), rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("word", "is_normalised", "remedy"),
+    [
+        ("▁stent", False, "'▁stent' is added; remove it, or give ' stent'$"),
+        ("▁stent", True, "'▁stent' is added; remove it, or give ' stent'$"),
+        (" stent", True, r"' stent' is added; .*give AddedToken\(' stent', normalized=False\)$"),
+        (" stent", False, None),
+        ("stent", False, None),
+        ("stent", True, None),
+        (AddedToken(" stent", normalized=False), True, None),
+    ],
+)
+def test_words_are_found_in_the_middle_of_a_text(word, is_normalised, remedy):
+    """Llama's tokenizers write ▁ for spaces, before or after they look for added words; some found them alone only."""
+    pieces = ["<unk>", "[PAD]", "▁", "a", "▁a", "s", "t", "e", "n", "▁st", "ent", "(", ")"]
+    tokenizer = Tokenizer(models.Unigram([(piece, -float(row)) for row, piece in enumerate(pieces)], unk_id=0))
+    if is_normalised:
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="[PAD]")
+    model = model_of("LlamaForCausalLM", vocab_size=len(pieces))
+    if remedy is not None:
+        with pytest.raises(OptionError, match=f"words: the tokenizer reads .* also when {remedy}"):
+            ei.expand_hf(model, fast, [word])
+        return
+    (row,) = ei.expand_hf(model, fast, [word])["rows"].values()
+    assert row in fast("a stent a")["input_ids"]
+
+
 def test_a_tokenizer_that_drops_merges_is_used_without_that(tmp_path):
     """BPE-dropout of a training is stored with its tokenizer: subwords, and so means of them, were drawn."""
     vocabulary = {token: row for row, token in enumerate(["[UNK]", "[PAD]", "a", "b", "c", "ab"])}
