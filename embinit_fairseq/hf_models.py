@@ -22,7 +22,7 @@ from embinit_fairseq.init.weights import Combination
 from embinit_fairseq.matrices import changed_tables, check_table
 from embinit_fairseq.new_words import checked_method, expansion, new_words, report_of
 from embinit_fairseq.vocab.dictionary import Vocabulary, filler
-from embinit_fairseq.vocab.subword_styles import inside_of_text
+from embinit_fairseq.vocab.subword_styles import PREFIX, detect_style, inside_of_text
 
 
 def expand_hf(
@@ -254,23 +254,33 @@ def rows_of_words(
         )
     word_texts = words if isinstance(words, str) else [getattr(word, "content", word) for word in words]
     texts = new_words(word_texts, list(ids))
-    subwords = [_subwords(tokenizer, text, needs_subwords) for text in texts]
     trial = copy.deepcopy(tokenizer)
+    model = getattr(getattr(trial, "backend_tokenizer", None), "model", None)
+    if hasattr(model, "dropout"):  # of a training: it draws the subwords
+        model.dropout = None
+    subwords = [_subwords(trial, text, needs_subwords) for text in texts]
     trial.add_tokens(list(words))
     rows = [trial.convert_tokens_to_ids(text) for text in texts]
+    style = detect_style(ids)
+    marker = PREFIX[style] if style in ("sentencepiece", "bytelevel") else ""
     for text, row in zip(texts, rows):
-        token_ids = _ids(trial, text)
         if row in ids.values():
             raise OptionError(
                 f"tokenizer: its ids have gaps, so that {text!r} gets id {row}, which another token has; number its "
                 f"tokens from 0 to {len(ids) - 1} without gaps"
             )
-        if row not in token_ids:
-            read = " ".join(trial.convert_ids_to_tokens(token_ids))
-            raise OptionError(
-                f"words: the tokenizer reads {text!r} as {read!r} also when it is added; remove it, or give "
-                f"AddedToken({text!r}, normalized=False)"
-            )
+        is_marked = bool(marker) and text.startswith(marker)
+        in_text = f"( {text.removeprefix(marker if is_marked else ' ')} )"
+        for place in (text, in_text):
+            read = _ids(trial, place)
+            if row not in read:
+                other = (
+                    repr(f" {text.removeprefix(marker)}") if is_marked else f"AddedToken({text!r}, normalized=False)"
+                )
+                raise OptionError(
+                    f"words: the tokenizer reads {place!r} as {' '.join(trial.convert_ids_to_tokens(read))!r} also "
+                    f"when {text!r} is added; remove it, or give {other}"
+                )
         if "\ufffd" in trial.decode([row]) and "\ufffd" not in text:  # its letters are taken for bytes
             raise OptionError(
                 f"words: the tokenizer writes {text!r} as {trial.decode([row])!r} in generated text; give it with the "

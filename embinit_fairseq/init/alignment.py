@@ -9,10 +9,11 @@ Letters: N rows of the dictionary, K of them matched, D columns; of one file k a
 from __future__ import annotations
 
 import logging
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -38,9 +39,11 @@ from embinit_fairseq.vocab.subword_styles import (
     Token,
     as_text,
     detect_style,
+    escaped,
     ignores_spaces,
     in_bytes,
     parse,
+    respell,
     spell,
     unmarked,
 )
@@ -78,7 +81,8 @@ class Alignment:
     source_row: (N,) int64 into `VectorTable.matrix`, -1 for none. rule: the rule of the match, per row: "special" (the
     vectors' own special row, in `VectorTable.specials`), rules of `vocab.matching`, or "" (not matched). style,
     source_style: the subword styles of the two vocabularies. spelling: how the vectors spell words. is_lower: words
-    with capitals were found, but in lower case only, as in BPEmb's vectors.
+    with capitals were found, but in lower case only, as in BPEmb's vectors. form: the normal form of Unicode that the
+    vectors have, None if their words do not show it.
     """
 
     source_row: np.ndarray
@@ -87,6 +91,7 @@ class Alignment:
     source_style: str
     spelling: Spelling = PLAIN
     is_lower: bool = False
+    form: Literal["NFC", "NFD"] | None = None
 
     @property
     def matched(self) -> np.ndarray:
@@ -280,6 +285,7 @@ def plan(vocabulary: Vocabulary, markers: str = "auto", spelling: Spelling = PLA
     spelling = replace(spelling, masks=MASKS)
     spellings = {vocabulary.symbols[row] for row in tokens}
     texts = {text for token in tokens.values() for text, _ in readings(token, RULES, spelling)}
+    texts |= {respell(token, text) for token in texts for text in escaped(token.surface)}
     for token in texts.union(Token(word, True, True) for word in DIGIT_WORDS):
         anywhere = replace(token, initial=None, final=None) if ignores_spaces(token.surface) else token
         for source_style in STYLES:
@@ -333,7 +339,14 @@ def align(
     for row, token in tokens.items():
         source_row[row], rule[row] = matcher.match(token)
     is_lower = any("casefold" in name for name in rule) and all(word == word.lower() for word in table.words)
-    return Alignment(source_row, rule, style, source_style, spelling, is_lower)
+    return Alignment(source_row, rule, style, source_style, spelling, is_lower, _form(table.words))
+
+
+def _form(words: Sequence[str]) -> Literal["NFC", "NFD"] | None:
+    """Return the normal form of Unicode of most words; None if as many words have the one as the other."""
+    beyond_ascii = [word for word in words if not word.isascii()]
+    nfc, nfd = (sum(unicodedata.is_normalized(form, word) for word in beyond_ascii) for form in ("NFC", "NFD"))
+    return None if nfc == nfd else "NFC" if nfc > nfd else "NFD"
 
 
 def _read(reader: VectorReader, vocabulary: Vocabulary, matching: Matching) -> Part:
@@ -373,7 +386,9 @@ def _composed(
     missing = {row: readings(token, rules, spelling)[-1][0] for row, token in tokens.items() if not alignment.rule[row]}
     surfaces = {row: token.surface for row, token in missing.items() if token.initial is not False and token.surface}
     if alignment.is_lower:
-        surfaces = {row: surface.lower() for row, surface in surfaces.items()}
+        surfaces = {row: surface.lower().replace("i\u0307", "i") for row, surface in surfaces.items()}
+    if form := alignment.form:
+        surfaces = {row: unicodedata.normalize(form, surface) for row, surface in surfaces.items()}
     composed = reader.compose(sorted(set(surfaces.values())))
     hits = [(row, composed[surface]) for row, surface in surfaces.items() if surface in composed]
     if not hits:

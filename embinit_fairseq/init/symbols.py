@@ -12,7 +12,17 @@ from embinit_fairseq.errors import DataError
 from embinit_fairseq.init.weights import Combination
 from embinit_fairseq.vocab.dictionary import WRITE_SUBWORDS, Vocabulary, are_ids, are_words
 from embinit_fairseq.vocab.matching import Matcher
-from embinit_fairseq.vocab.subword_styles import Token, as_text, detect_style, parse, spell, unmarked
+from embinit_fairseq.vocab.subword_styles import (
+    Token,
+    as_text,
+    detect_style,
+    escape,
+    parse,
+    respell,
+    spell,
+    unescape,
+    unmarked,
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,13 @@ class Symbols:
         """Return text -> row. If a symbol is repeated, the last row counts, as in fairseq."""
         return {self.texts[row]: row for row in self.words}
 
+    @cached_property
+    def has_escapes(self) -> bool:
+        """Return True if Moses' tokenizer has escaped the text: more words have its entities than the plain signs."""
+        words = [self.names[row] for row in self.words]
+        entities = sum(unescape(word) != word for word in words)
+        return entities > sum(escape(unescape(word)) != word for word in words)
+
     @property
     def has_ids(self) -> bool:
         """Return True if all words are ids of subwords."""
@@ -73,7 +90,7 @@ def shared_rows(old: Symbols, new: Symbols, flags: tuple[str, str] = ("old", "ne
     """Return (new N,) the old row of each symbol that both dictionaries have, else -1.
 
     A word is shared if it is the same text at the same place of a word, however the two segmenters spell it: `ing` is
-    a word for GloVe, a part of one for sentencepiece.
+    a word for GloVe, a part of one for sentencepiece. `'s` of raw text is `&apos;s` of Moses' tokenizer.
 
     Args:
         old, new: the symbols of the two dictionaries.
@@ -94,9 +111,12 @@ def shared_rows(old: Symbols, new: Symbols, flags: tuple[str, str] = ("old", "ne
     new_first = {name: row for row, name in reversed([*enumerate(new.names)])}
     shared = np.array([(first if new_first[n] == row else last).get(n, -1) for row, n in enumerate(new.names)])
     rows = [*old.row_of_word.values(), -1]
-    matcher = Matcher(list(old.row_of_word), old.style, ("exact", "marker"), {old.names[row] for row in old.added})
+    rules = ("exact", "marker", *["entities"] * (old.has_escapes != new.has_escapes))
+    matcher = Matcher(list(old.row_of_word), old.style, rules, {old.names[row] for row in old.added})
+    as_it_is = {(old.names[row], row in old.added): row for row in old.words if old.style == new.style}
     for row in new.words:
-        shared[row] = rows[matcher.match(new.token(row))[0]]
+        same = as_it_is.get((new.names[row], row in new.added))
+        shared[row] = rows[matcher.match(new.token(row))[0]] if same is None else same
     return shared
 
 
@@ -120,7 +140,7 @@ def subword_means(
     combinations: dict[int, Combination] = {}
     segmented = 0
     for row in rows:
-        token = new.token(row)
+        token = _escaped_as(old, new.token(row))
         subwords = segment(token) if segment is not None and token.surface else []
         subword_rows = [old.row_of_word.get(subword, -1) for subword in subwords]
         segmented += bool(subword_rows) and min(subword_rows) >= 0
@@ -134,6 +154,13 @@ def subword_means(
             "it segments no new word into subwords of the old dictionary; give the segmentation of the old text"
         )
     return combinations
+
+
+def _escaped_as(old: Symbols, token: Token) -> Token:
+    """Return the token as the old text has it: with Moses' escapes (`&apos;ve`), or without (`'ve`)."""
+    text = unescape(token.surface)
+    spelled = escape(text) if old.has_escapes else text
+    return token if spelled == token.surface else respell(token, spelled)
 
 
 def longest_subwords(token: Token, old: Symbols) -> list[int]:

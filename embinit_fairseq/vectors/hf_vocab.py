@@ -277,8 +277,10 @@ def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabu
 
 def _read_backend(backend: Any) -> tuple[set[str], bool, Callable[[str], list[str]]]:
     """Return the added tokens of a tokenizer, whether the others are bytes, and the function that segments text."""
-    backend.no_padding()  # both may be stored in the file
+    backend.no_padding()  # all three may be stored in the file
     backend.no_truncation()
+    if hasattr(backend.model, "dropout"):
+        backend.model.dropout = None
     added = {token.content for token in backend.get_added_tokens_decoder().values()}
     parts = (backend.normalizer, backend.pre_tokenizer, backend.decoder)
     is_bytes = any(b"ByteLevel" in part.__getstate__() for part in parts if part is not None)

@@ -136,6 +136,7 @@ class Rank(NamedTuple):
         ends: result of `_is_less`.
         markers: 1 if the markers differ; 2 if, in addition, only the row may be inside a word.
         has_label: the row has a label.
+        is_escaped: the row is as Moses' tokenizer writes it.
         reading: place in `readings`, of which later ones need more rules.
         level: `closeness`.
         row: number of the row.
@@ -146,6 +147,7 @@ class Rank(NamedTuple):
     ends: int
     markers: int
     has_label: bool
+    is_escaped: bool
     reading: int
     level: int
     row: int
@@ -174,13 +176,17 @@ class Matcher:
         self._spelling = spelling
         #: the rule of a row that does not differ: a user who allows any case allows the same case, too
         self._equal = next((rule for rule in ("exact", "casefold", "marker") if rule in rules), "")
-        #: key -> row, token, whether the token is without the row's label
-        self._rows: dict[str, list[tuple[int, Token, bool]]] = {}
+        #: key -> row, token, whether the token is without the row's label, without Moses' escapes
+        self._rows: dict[str, list[tuple[int, Token, bool, bool]]] = {}
         for row, (word, text) in enumerate(zip(words, as_text(words, style))):
-            token = unmarked(word) if word in added else parse(text, style)
-            self._rows.setdefault(fold(token.surface), []).append((row, token, False))
+            self._add(row, unmarked(word) if word in added else parse(text, style), has_label=False)
             if (bare := spelling.bare(text)) != text:
-                self._rows.setdefault(fold(bare), []).append((row, parse(bare, style), True))
+                self._add(row, parse(bare, style), has_label=True)
+
+    def _add(self, row: int, token: Token, has_label: bool) -> None:
+        self._rows.setdefault(fold(token.surface), []).append((row, token, has_label, False))
+        if (unescaped := plain(token)) != token:
+            self._rows.setdefault(fold(unescaped.surface), []).append((row, unescaped, has_label, True))
 
     def match(self, token: Token) -> tuple[int, str]:
         """Return the closest row and the rule by which it matches; (-1, "") if there is none.
@@ -192,16 +198,18 @@ class Matcher:
         best_rule = ""
         for reading, (mine, changed) in enumerate(readings(token, self._rules, self._spelling)):
             is_masked = "digits" in changed
-            for row, theirs, has_label in self._rows.get(fold(mine.surface), ()):
+            for row, theirs, has_label, is_escaped in self._rows.get(fold(mine.surface), ()):
                 level = closeness(mine.surface, theirs.surface)
-                if level is None or not (compatible(mine, theirs) or (not is_masked and _is_sign(mine, theirs))):
+                is_same_place = compatible(mine, theirs) or (not is_masked and _is_sign(mine, theirs))
+                if level is None or not is_same_place or (is_escaped and "entities" in changed):
                     continue
                 other_marker = mine.marker != theirs.marker
                 is_unusual = other_marker and mine.initial is not False and theirs.initial is not True
                 other_case = level >= OTHER_CASE
-                rule = self._rule(changed, label=has_label, marker=other_marker, casefold=other_case)
+                needed = ("entities", *changed) if is_escaped else changed
+                rule = self._rule(needed, label=has_label, marker=other_marker, casefold=other_case)
                 case, ends, markers = level * other_case, _is_less(mine, theirs), other_marker + is_unusual
-                rank = Rank(is_masked, case, ends, markers, has_label, reading, level, row)
+                rank = Rank(is_masked, case, ends, markers, has_label, is_escaped, reading, level, row)
                 if rule and (best is None or rank < best):
                     best, best_rule = rank, rule
         return (-1, "") if best is None else (best.row, best_rule)

@@ -131,6 +131,8 @@ def _huggingface(tokenizer: str) -> Callable[[str], list[str]]:
     model = library("tokenizers").Tokenizer.from_str(tokenizer)
     model.no_truncation()  # folders of sentence-transformers truncate and pad
     model.no_padding()
+    if hasattr(model.model, "dropout"):  # of a training: it draws the subwords
+        model.model.dropout = None
     unknown = getattr(model.model, "unk_token", None)
 
     def encode(text: str) -> list[str]:

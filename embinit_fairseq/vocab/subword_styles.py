@@ -53,6 +53,7 @@ ENTITIES = {
     "&#93;": "]",
 }
 _ENTITY = re.compile("|".join(map(re.escape, ENTITIES)))
+_ESCAPE = {sign: entity for entity, sign in ENTITIES.items()}
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,12 @@ def parse(symbol: str, style: str) -> Token:
 
 
 def unmarked(word: str) -> Token:
-    """Read a word that was added to a tokenizer after training: ` foo` begins a word, `foo` is anywhere in a text."""
-    return Token(word.strip(), True if word.startswith(" ") else None, None)
+    """Read a word that was added to a tokenizer after training: ` foo` begins a word, `foo` is anywhere in a text.
+
+    Tokenizers of code have words of white space alone, such as two line breaks.
+    """
+    marker = " " if word.startswith(" ") else ""
+    return Token(word.strip() or word.removeprefix(marker), True if marker else None, None, marker)
 
 
 def spell(token: Token, style: str) -> list[str]:
@@ -167,6 +172,11 @@ def unescape(text: str) -> str:
     return _ENTITY.sub(lambda match: ENTITIES[match[0]], text)
 
 
+def escape(text: str) -> str:
+    """Write Moses' entities: `'s` is `&apos;s`."""
+    return "".join(_ESCAPE.get(sign, sign) for sign in text)
+
+
 def plain(token: Token) -> Token:
     """Return the token as before Moses' tokenizer: without entities, and `-` for `@-@` (between parts of a word)."""
     text = token.surface
@@ -175,6 +185,12 @@ def plain(token: Token) -> Token:
     if len(text) == 3 and text[0] == text[2] == "@" and text[1] != "@" and not text[1].isalnum():
         text = text[1]
     return respell(token, unescape(text))
+
+
+def escaped(text: str) -> list[str]:
+    """Return how Moses' tokenizer may write a text: `'s` as `&apos;s`, `-` as `@-@`; none if it is plain for Moses."""
+    spelled = escape(text)
+    return [spelled] * (spelled != text) + [f"@{text}@"] * (len(text) == 1 and text != "@" and not text.isalnum())
 
 
 def respell(token: Token, surface: str) -> Token:

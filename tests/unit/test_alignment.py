@@ -86,6 +86,13 @@ PLAIN = "'s \" & | < > [ ] at&t n't"
         ("&quot;@@ go@@", '##" "', "wordpiece", RULES, '"=entities_marker -'),
         # an inner piece of sentencepiece is no word of BERT, except signs
         ("▁&quot; &quot; ▁x &apos;s", '" x \'s', "wordpiece", RULES, '"=entities_marker "=entities x=marker -'),
+        # vectors of text that Moses has escaped, a dictionary of text that it has not
+        ("' \" 's & - x", "&apos; &quot; &apos;s &amp; @-@ y", "none", RULES,
+         "&apos;=entities &quot;=entities &apos;s=entities &amp;=entities @-@=entities -"),
+        ("' ▁'s 's ▁x", "&apos; &apos;s ▁y", "none", RULES, "&apos;=entities &apos;s=entities_marker - -"),
+        ("' 'S -", "' &apos; &apos;s - @-@", "none", RULES, "'=exact &apos;s=entities_casefold -=exact"),
+        ("' ▁&lt;", "&apos; &amp;lt;", "none", ("exact", "marker"), "- -"),
+        ("&lt; <", "&amp;lt; &lt;", "none", RULES, "&lt;=exact &lt;=entities"),
         # Moses' hyphen; `@@` of subword-nmt is none, nor is what stands between letters
         ("@-@ @/@ ▁@-@ @@@ @a@ x@-@y", "- / @ a x-y", "none", RULES, "-=entities /=entities - @=marker - -"),
         ("@-@ @-@@@ @-@@ go@@", "- @-@ @-", "none", RULES, "@-@=exact @-@=marker @-=marker -"),

@@ -15,6 +15,7 @@ from torch import nn
 
 import embinit_fairseq as ei
 from embinit_fairseq.errors import EmbinitError, OptionError
+from embinit_fairseq.vocab.preparation_steps import Preparation
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"haus ##tor rot ##lich ab a b c d".split()]
 SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 14}
@@ -160,6 +161,54 @@ def test_words_of_scripts_without_spaces_are_means_of_what_text_has(tmp_path):
     matrix, _ = ei.embedding_matrix(words, tmp_path, "pretrained", oov="subword")
     for row, parts in zip(matrix[1:], means.values()):
         np.testing.assert_allclose(row, old[parts].mean(0), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("word", "is_normalised", "remedy"),
+    [
+        ("▁stent", False, "'▁stent' is added; remove it, or give ' stent'$"),
+        ("▁stent", True, "'▁stent' is added; remove it, or give ' stent'$"),
+        (" stent", True, r"' stent' is added; .*give AddedToken\(' stent', normalized=False\)$"),
+        (" stent", False, None),
+        ("stent", False, None),
+        ("stent", True, None),
+        (AddedToken(" stent", normalized=False), True, None),
+    ],
+)
+def test_words_are_found_in_the_middle_of_a_text(word, is_normalised, remedy):
+    """Llama's tokenizers write ▁ for spaces, before or after they look for added words; some found them alone only."""
+    pieces = ["<unk>", "[PAD]", "▁", "a", "▁a", "s", "t", "e", "n", "▁st", "ent", "(", ")"]
+    tokenizer = Tokenizer(models.Unigram([(piece, -float(row)) for row, piece in enumerate(pieces)], unk_id=0))
+    if is_normalised:
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="[PAD]")
+    model = model_of("LlamaForCausalLM", vocab_size=len(pieces))
+    if remedy is not None:
+        with pytest.raises(OptionError, match=f"words: the tokenizer reads .* also when {remedy}"):
+            ei.expand_hf(model, fast, [word])
+        return
+    (row,) = ei.expand_hf(model, fast, [word])["rows"].values()
+    assert row in fast("a stent a")["input_ids"]
+
+
+def test_a_tokenizer_that_drops_merges_is_used_without_that(tmp_path):
+    """BPE-dropout of a training is stored with its tokenizer: subwords, and so means of them, were drawn."""
+    vocabulary = {token: row for row, token in enumerate(["[UNK]", "[PAD]", "a", "b", "c", "ab"])}
+    dropping = Tokenizer(models.BPE(vocabulary, [("a", "b")], dropout=1.0, unk_token="[UNK]"))
+    dropping.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=dropping, unk_token="[UNK]", pad_token="[PAD]")
+    assert tokenizer.tokenize("abc") == ["a", "b", "c"]
+    model = model_of("GPT2LMHeadModel", vocab_size=len(vocabulary))
+    old = model.lm_head.weight.detach().clone()
+    save_file({"wte.weight": old.float()}, tmp_path / "model.safetensors")
+    matrix, _ = ei.embedding_matrix(["c", "abc"], tmp_path, "pretrained", oov="subword")
+    np.testing.assert_allclose(matrix[1], old[[5, 4]].mean(0), rtol=1e-6)
+    assert Preparation([{"step": "huggingface"}], {"tokenizer": dropping.to_str()})("abc") == ["ab", "c"]
+    row = ei.expand_hf(model, tokenizer, ["abc"], "subword")["rows"]["abc"]
+    torch.testing.assert_close(model.lm_head.weight[row], old[[5, 4]].mean(0))
+    assert tokenizer.backend_tokenizer.model.dropout == 1.0
 
 
 def test_no_bound_without_a_softmax_or_linear_logits():

@@ -10,7 +10,8 @@ import pytest
 import torch
 import transformers
 from expand_checkpoints import assert_same, dictionary, make
-from tokenizers import ByteLevelBPETokenizer
+from tokenizers import AddedToken, ByteLevelBPETokenizer, Tokenizer
+from tokenizers.models import WordLevel
 from torch import nn
 from torch.nn.utils import parametrizations
 
@@ -196,6 +197,26 @@ def test_special_symbols_of_other_lists(tables):
     assert moved.padding_idx == 2
 
 
+def test_a_token_that_begins_and_ends_texts():
+    """GPT-2's `<|endoftext|>` is `<s>` and `</s>`; in the reverse direction what is generated at an end, `</s>`."""
+
+    def tokenizer(words: str, **specials: str):
+        model = WordLevel({word: row for row, word in enumerate(words.split())}, unk_token=words.split()[0])
+        return transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model), **specials)
+
+    end = "<|endoftext|>"
+    gpt2 = tokenizer(f"{end} Ġcat ing", bos_token=end, eos_token=end, unk_token=end)
+    llama = tokenizer("<unk> <s> </s> ▁cat", bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+    bert = tokenizer("[UNK] [CLS] [SEP] cat", cls_token="[CLS]", sep_token="[SEP]", unk_token="[UNK]")
+
+    def moved(old, new):
+        return ei.transfer(np.arange(len(old))[:, None] * np.ones((1, 2)), old, new, "avg").matrices[:, 0].tolist()
+
+    assert moved(gpt2, llama)[1:] == moved(gpt2, bert)[1:] == [0, 0, 1]
+    assert moved(llama, gpt2)[:2] == moved(bert, gpt2)[:2] == [2, 3]
+    assert moved(llama, bert) == [0, 1, 2, 3]
+
+
 def test_rows_without_a_symbol_are_never_averaged():
     table = np.arange(12.0).reshape(4, 3)
     new = ei.expand(table, {"a": 0, "b": 3}, ["x"])
@@ -239,6 +260,19 @@ def test_tokens_of_bytes_are_those_of_their_tokenizer(form):
     subwords = both[0].tokenize("ürg")
     grown = ei.expand(table, old, ["ürg"], "subword", subwords={"ürg": subwords})
     np.testing.assert_allclose(grown.matrices[-1, 0], np.mean([row_of[part] for part in subwords]))
+
+
+def test_added_words_keep_their_rows_whatever_white_space_they_have():
+    """Tokenizers of code have tokens of several spaces, tabs and line breaks, as GPT-NeoX's and Gemma's."""
+    blanks = ["    ", "  ", " \n", "\n\n", "\n", "\t", " stent", "stent", "ö"]
+    both = gpt2_tokenizer("ö die"), gpt2_tokenizer("ö fox")  # which have ö in bytes, too
+    for tokenizer, added in zip(both, (blanks, ["new", *reversed(blanks)])):
+        tokenizer.add_tokens([AddedToken(blank, normalized=False) for blank in added])
+    rows = [tokenizer.get_vocab() for tokenizer in both]
+    moved = ei.transfer(np.arange(len(rows[0]))[:, None] * np.ones((1, 2)), *both, "avg")
+    shared = rows[0].keys() & rows[1].keys()
+    assert shared > {*blanks, "Ã¶", "ĉ"}
+    assert {name: moved.matrices[rows[1][name], 0] for name in shared} == {name: rows[0][name] for name in shared}
 
 
 # ---- Refused --------------------------------------------------------------------------------------------------------

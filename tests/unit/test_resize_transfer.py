@@ -160,6 +160,9 @@ SHARED = [
     ("ĠÃ¼ber Ã¼ Ã the", "▁über ü Ã ▁the", [4, 5, -1, -1]),
     ("▁über ▁die", "ĠÃ¼ber Ã¼ Ġdie", [4, -1, 5]),
     ("the café", "The the cafe\u0301", [-1, 4, 5]),  # the same word, not one in another case
+    ("the &apos; &quot; &apos;s @-@", "▁the ' ▁\" ▁'s -", [4, 5, 6, 7, 8]),  # as Moses escapes them
+    ("▁the ' ▁\" ▁'s -", "the &apos; &quot; &apos;s @-@", [4, 5, 6, 7, 8]),
+    ("the < & ' Ġ&lt;", "Ġ&lt; Ġ&amp; < & '", [8, -1, 5, 6, 7]),  # entities that text of the web has
     ("the a@@ madeupword0000", "the madeupword0000 madeupword0001 a@@", [4, 6, -1, 5]),
 ]
 
@@ -226,6 +229,34 @@ def test_the_longest_subwords_of_the_old_dictionary() -> None:
             assert [one.names[row] for row in longest_subwords(other.token(at), one)] == expected
             wanted = expected or [one.names[row] for row in one.words]
             assert dense[at] == pytest.approx([wanted.count(name) / len(wanted) for name in one.names])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("▁' ' s ▁& ve ▁x y & a p o ;", "&apos;ve &apos;s y@@ &apos;y", [["'", "ve"], ["'", "s"]]),
+        (
+            "&apos;@@ &quot; &amp; &lt; ve s &@@ a@@ p@@ o@@ s@@ ;@@ '@@",
+            "▁'ve ▁'s ▁x",
+            [["&apos;@@", "ve"], ["&apos;@@", "s"]],
+        ),
+    ],
+)
+def test_subwords_of_words_that_moses_escapes(old: str, new: str, expected: list) -> None:
+    """They are segmented as the old text has them, by a given segmentation, too."""
+    one, other = symbols(*old.split()), symbols(*new.split())
+    rows = other.words[:2]
+
+    def characters(token) -> list[str]:
+        seen.append(token.surface)
+        return []
+
+    seen: list[str] = []
+    with pytest.raises(DataError, match="segments no new word"):
+        subword_means(one, other, rows, characters)
+    assert seen == [("&apos;" if "&apos;" in old else "'") + end for end in ("ve", "s")]
+    means = subword_means(one, other, rows)
+    assert [{one.names[column] for column in means[row][0]} for row in rows] == [*map(set, expected)]
 
 
 def test_subwords_by_the_codes_or_the_model_of_the_old_text(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """One table from several sources (`concat:A,B`, `avg:A,B`), against tables put together by hand."""
 
+import unicodedata
+
 import numpy as np
 import pytest
 
@@ -200,6 +202,24 @@ def test_capitals_are_composed_from_a_file_without_capitals(tmp_path):
         assert reading.parts[0].composed_rows[0] == 4
         expected = matrix[[names.index(name) for name in parts]].mean(axis=0)
         np.testing.assert_allclose(reading.parts[0].composed[0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("of_file", "of_text"), [("NFC", "NFD"), ("NFD", "NFC"), ("NFD", "NFD")])
+def test_words_are_composed_in_the_normal_form_of_the_file(tmp_path, of_file, of_text):
+    """Text of macOS is decomposed: its letters and accents are not the subwords or n-grams of other files."""
+    names = [unicodedata.normalize(of_file, name) for name in ("▁ti", "ế", "ng", "▁việt", "e", "▁nam")]
+    write_text(path := tmp_path / "v.vec", names, matrix := numbers(names, 2, 1.0, 7), header=True)
+    words = [unicodedata.normalize(of_text, word) for word in ("tiếng", "việt", "nam")]
+    reading = read(str(path), words=words, oov="subword")
+    assert reading.parts[0].composed_rows.tolist() == [4]
+    np.testing.assert_allclose(reading.parts[0].composed[0], matrix[:3].mean(axis=0), rtol=1e-6)
+
+
+def test_a_capital_i_with_a_dot_is_composed_as_one_letter(tmp_path):
+    names = ["▁iz", "mir", "▁i", "z", "▁nam"]
+    write_text(path := tmp_path / "v.vec", names, matrix := numbers(names, 2, 1.0, 7), header=True)
+    reading = read(str(path), words=["İzmir", "Nam"], oov="subword")
+    np.testing.assert_allclose(reading.parts[0].composed[0], matrix[:2].mean(axis=0), rtol=1e-6)
 
 
 def test_an_entity_is_composed_from_its_plain_form_and_an_inner_piece_is_no_word(tmp_path):
