@@ -23,6 +23,7 @@ from fairseq.hub_utils import GeneratorHubInterface
 from fairseq.models.bart import BARTHubInterface
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.scoring.chrf import ChrFScorer
+from fairseq.search import Sampling
 from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq_cli import eval_lm, generate, interactive, score
@@ -232,6 +233,35 @@ def repeated_ngrams() -> None:
             found = kind(tokens, scores, 1, 3, 3)
             assert [set(found[row].isinf().nonzero().flatten().tolist()) for row in (0, 2)] == repeated, size
             assert found[1, 6] == -1
+
+
+def sampled_words() -> None:
+    """Word 4, with 0.9 of the probability, is excluded in one beam of two, in the other all but the unlikely word 2."""
+    model = torch.tensor([0.9, 0.06, 0.03, 0.01]).log()
+    lprobs = torch.full((1, 2, 8), -torch.inf)
+    lprobs[0, 0, 5:] = model[1:]
+    lprobs[0, 1, 2] = -200.0
+    before = torch.tensor([[[-1.0], [-2.0]]])
+    dictionary = Dictionary()
+    dictionary.encode_line("4 5 6 7")  # the words are named as their ids
+    for limits, drawn in (
+        ({"sampling_topp": 0.5}, {5}),
+        ({"sampling_topk": 1}, {5}),
+        ({"sampling_topk": 9}, {5, 6, 7}),
+        ({}, {5, 6, 7}),
+    ):
+        search = Sampling(dictionary, **limits)
+        for kind in (search, torch.jit.script(search)):
+            for _ in range(20):
+                first = kind.step(0, lprobs.clone(), before[:, :, :0])
+                assert {*first[1].flatten().tolist()} <= drawn, limits
+                scores, words, beams = kind.step(1, lprobs.clone(), before)
+                assert int(words[0, 0]) in drawn, limits
+                assert words[0, 1] == 2
+                assert beams.tolist() == [[0, 1]]
+                expected = torch.stack([model[words[0, 0] - 4] - 1, torch.tensor(-202.0)])
+                torch.testing.assert_close(scores[0], expected)
+                torch.testing.assert_close(first[0][0], model[first[1][0] - 4])
 
 
 def copied(function, models, batch, prefix_tokens=None):

@@ -124,6 +124,8 @@ FIXES = {
     ),
     "fairseq.sequence_generator": ("fused_dictionaries",),
     "fairseq.ngram_repeat_block": ("repeated_ngrams",),
+    "fairseq.search": ("sampled_words",),
+    "fairseq.models.transformer_align": ("alignment_layers",),
     "fairseq_cli.validate": ("shards",),
     "fairseq_cli.eval_lm": (
         "empty_evaluations",
