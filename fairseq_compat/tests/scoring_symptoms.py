@@ -24,6 +24,7 @@ from fairseq.models.bart import BARTHubInterface
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.scoring.chrf import ChrFScorer
 from fairseq.search import Sampling
+from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq_cli import eval_lm, generate, interactive, score
@@ -144,8 +145,12 @@ def scoring_options(folder: Path) -> None:
     score = sacrebleu.corpus_bleu([ENGLISH[1]], [[ENGLISH[0]]]).format()
     assert printed("-r", files[0], "-s", files[1], "--sacrebleu").strip() == score
     files[1].write_text(f"{ENGLISH[1]}\nmore\n")
-    with refused("--ref ends after 1 lines", "of one text"):
-        printed("-r", files[0], "-s", files[1])
+    for option in ([], ["--sentence-bleu"], ["--sacrebleu"]):
+        with refused("--ref ends after 1 lines", "of one text"):
+            printed("-r", files[0], "-s", files[1], *option)
+    files[1].write_text(f"{ENGLISH[0].upper()}\n")
+    assert printed("-r", files[0], "-s", files[1], "--sacrebleu", "--ignore-case").startswith("BLEU = 100.00")
+    assert not printed("-r", files[0], "-s", files[1], "--sacrebleu").startswith("BLEU = 100.00")
 
 
 def context_windows() -> None:
@@ -262,6 +267,33 @@ def sampled_words() -> None:
                 expected = torch.stack([model[words[0, 0] - 4] - 1, torch.tensor(-202.0)])
                 torch.testing.assert_close(scores[0], expected)
                 torch.testing.assert_close(first[0][0], model[first[1][0] - 4])
+
+
+class Ending(torch.nn.Module):
+    """Prefer `</s>`, then word 5, then word 4."""
+
+    def forward(self, tokens):
+        return (torch.tensor([-9.0, -9.0, 3.0, -9.0, 0.0, 1.0]).repeat(*tokens.shape, 1),)
+
+    def get_normalized_probs(self, output, log_probs, sample):
+        return output[0].log_softmax(-1)
+
+    def max_decoder_positions(self):
+        return 20
+
+
+def unequal_prefixes() -> None:
+    """A batch of three prompts; the limits hold where a prompt has ended, and not inside of it."""
+    dictionary = Dictionary()
+    dictionary.encode_line("4 5")  # the words are named as their ids
+    prompts = torch.tensor([[4, 1, 1, 1], [5, 5, 4, 1], [4, 5, 4, 4]])
+    sample = {"net_input": {"src_tokens": prompts}}
+    for options_given, words in (({}, [5]), ({"tokens_to_suppress": ["5"]}, [4])):
+        model = Ending()
+        generator = SequenceGenerator([model], dictionary, min_len=6, max_len_b=9, **options_given)
+        for prompt, (found, *_) in zip(prompts.tolist(), generator.generate([model], sample, prefix_tokens=prompts)):
+            start = [word for word in prompt if word != 1]
+            assert found["tokens"].tolist() == start + words * (6 - len(start)) + [2], (prompt, found["tokens"])
 
 
 def copied(function, models, batch, prefix_tokens=None):
