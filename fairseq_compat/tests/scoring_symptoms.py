@@ -282,6 +282,21 @@ class Ending(torch.nn.Module):
         return 20
 
 
+class Following(torch.nn.Module):
+    """Follow prefixes as a generator does, without a model, in Python and in TorchScript."""
+
+    _prefix_tokens = SequenceGenerator._prefix_tokens
+    replicate_first_beam = SequenceGenerator.replicate_first_beam
+    follow_prefixes = getattr(SequenceGenerator, "follow_prefixes", None)
+
+    def __init__(self):
+        super().__init__()
+        self.pad, self.eos, self.min_len, self.token_indices_to_suppress = 1, 2, 6, torch.tensor([5])
+
+    def forward(self, step: int, lprobs, scores, tokens, prefix_tokens, beam_size: int):
+        return self._prefix_tokens(step, lprobs, scores, tokens, prefix_tokens, beam_size)
+
+
 def unequal_prefixes() -> None:
     """A batch of three prompts; the limits hold where a prompt has ended, and not inside of it."""
     dictionary = Dictionary()
@@ -294,6 +309,11 @@ def unequal_prefixes() -> None:
         for prompt, (found, *_) in zip(prompts.tolist(), generator.generate([model], sample, prefix_tokens=prompts)):
             start = [word for word in prompt if word != 1]
             assert found["tokens"].tolist() == start + words * (6 - len(start)) + [2], (prompt, found["tokens"])
+    following = Following()
+    for step in (0, 1, 3):
+        given = (step, torch.zeros(3, 6), torch.zeros(3, 9), torch.ones(3, 9, dtype=torch.long), prompts, 1)
+        for found, scripted in zip(following(*given), torch.jit.script(following)(*given), strict=True):
+            assert torch.equal(found, scripted)
 
 
 def copied(function, models, batch, prefix_tokens=None):

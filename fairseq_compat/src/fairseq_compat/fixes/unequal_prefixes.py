@@ -16,6 +16,7 @@ BROKEN = r"minimum length constraint \(does not apply if using prefix_tokens\)"
 def patch(module):
     generator = module.SequenceGenerator
     generator.follow_prefixes = generator._prefix_tokens
+    generator.follow_prefixes.__name__ = "follow_prefixes"  # by which TorchScript tells the two apart
 
     def _prefix_tokens(self, step: int, lprobs, scores, tokens, prefix_tokens, beam_size: int):
         lprobs, tokens, scores = self.follow_prefixes(step, lprobs, scores, tokens, prefix_tokens, beam_size)
