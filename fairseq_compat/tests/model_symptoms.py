@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import multiprocessing
 from argparse import Namespace
@@ -17,13 +18,14 @@ from fairseq.data import Dictionary, LanguagePairDataset, TokenBlockDataset, dat
 from fairseq.models.hubert import hubert_asr
 from fairseq.models.hubert.hubert_asr import HubertCtcConfig
 from fairseq.models.transformer import TransformerConfig
+from fairseq.models.transformer_align import TransformerAlignModel, transformer_align
 from fairseq.models.wav2vec import wav2vec2_asr
 from fairseq.models.wav2vec.wav2vec2_asr import Wav2Vec2AsrConfig
 from fairseq.modules import AdaptiveInput, AdaptiveSoftmax, DynamicCRF, SinusoidalPositionalEmbedding
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from fairseq.scoring.bleu import BleuConfig, Scorer
 from fairseq.search import Sampling
-from fairseq.sequence_generator import SequenceGenerator
+from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationTask
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
@@ -52,6 +54,24 @@ def encoder_copies() -> None:
     other.load_state_dict(saved)
     torch.testing.assert_close(other.eval()(words, padding), layer(words, padding))
     torch.jit.script(layer)
+
+
+def alignment_layers() -> None:
+    """A translation is aligned by the layer and head that the criterion trains, which `forward` returns."""
+    sizes = {f"{side}_{name}": 8 for side in ("encoder", "decoder") for name in ("embed_dim", "ffn_embed_dim")}
+    args = Namespace(decoder_layers=3, encoder_layers=1, alignment_layer=1, alignment_heads=2, **sizes)
+    transformer_align(args)
+    dictionary = Dictionary()
+    torch.manual_seed(1)
+    task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    model = TransformerAlignModel.build_model(args, task).eval()
+    source, target = torch.tensor([[3, 3, 3, 2]]), torch.tensor([[2, 3, 3]])
+    trained = model(source, torch.tensor([4]), target)[1]["attn"][0]
+    generator = EnsembleModel([copy.deepcopy(model)])
+    encoded, states = generator.forward_encoder({"src_tokens": source, "src_lengths": torch.tensor([4])}), [{}]
+    for length in (1, 2, 3):
+        found = generator.forward_decoder(target[:, :length], encoded, states)[1]
+        torch.testing.assert_close(found, trained[:, length - 1])
 
 
 def float_buffers(*modules: torch.nn.Module) -> list[torch.Tensor]:

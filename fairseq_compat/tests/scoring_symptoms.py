@@ -23,6 +23,8 @@ from fairseq.hub_utils import GeneratorHubInterface
 from fairseq.models.bart import BARTHubInterface
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.scoring.chrf import ChrFScorer
+from fairseq.search import Sampling
+from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq_cli import eval_lm, generate, interactive, score
@@ -143,8 +145,12 @@ def scoring_options(folder: Path) -> None:
     score = sacrebleu.corpus_bleu([ENGLISH[1]], [[ENGLISH[0]]]).format()
     assert printed("-r", files[0], "-s", files[1], "--sacrebleu").strip() == score
     files[1].write_text(f"{ENGLISH[1]}\nmore\n")
-    with refused("--ref ends after 1 lines", "of one text"):
-        printed("-r", files[0], "-s", files[1])
+    for option in ([], ["--sentence-bleu"], ["--sacrebleu"]):
+        with refused("--ref ends after 1 lines", "of one text"):
+            printed("-r", files[0], "-s", files[1], *option)
+    files[1].write_text(f"{ENGLISH[0].upper()}\n")
+    assert printed("-r", files[0], "-s", files[1], "--sacrebleu", "--ignore-case").startswith("BLEU = 100.00")
+    assert not printed("-r", files[0], "-s", files[1], "--sacrebleu").startswith("BLEU = 100.00")
 
 
 def context_windows() -> None:
@@ -232,6 +238,82 @@ def repeated_ngrams() -> None:
             found = kind(tokens, scores, 1, 3, 3)
             assert [set(found[row].isinf().nonzero().flatten().tolist()) for row in (0, 2)] == repeated, size
             assert found[1, 6] == -1
+
+
+def sampled_words() -> None:
+    """Word 4, with 0.9 of the probability, is excluded in one beam of two, in the other all but the unlikely word 2."""
+    model = torch.tensor([0.9, 0.06, 0.03, 0.01]).log()
+    lprobs = torch.full((1, 2, 8), -torch.inf)
+    lprobs[0, 0, 5:] = model[1:]
+    lprobs[0, 1, 2] = -200.0
+    before = torch.tensor([[[-1.0], [-2.0]]])
+    dictionary = Dictionary()
+    dictionary.encode_line("4 5 6 7")  # the words are named as their ids
+    for limits, drawn in (
+        ({"sampling_topp": 0.5}, {5}),
+        ({"sampling_topk": 1}, {5}),
+        ({"sampling_topk": 9}, {5, 6, 7}),
+        ({}, {5, 6, 7}),
+    ):
+        search = Sampling(dictionary, **limits)
+        for kind in (search, torch.jit.script(search)):
+            for _ in range(20):
+                first = kind.step(0, lprobs.clone(), before[:, :, :0])
+                assert {*first[1].flatten().tolist()} <= drawn, limits
+                scores, words, beams = kind.step(1, lprobs.clone(), before)
+                assert int(words[0, 0]) in drawn, limits
+                assert words[0, 1] == 2
+                assert beams.tolist() == [[0, 1]]
+                expected = torch.stack([model[words[0, 0] - 4] - 1, torch.tensor(-202.0)])
+                torch.testing.assert_close(scores[0], expected)
+                torch.testing.assert_close(first[0][0], model[first[1][0] - 4])
+
+
+class Ending(torch.nn.Module):
+    """Prefer `</s>`, then word 5, then word 4."""
+
+    def forward(self, tokens):
+        return (torch.tensor([-9.0, -9.0, 3.0, -9.0, 0.0, 1.0]).repeat(*tokens.shape, 1),)
+
+    def get_normalized_probs(self, output, log_probs, sample):
+        return output[0].log_softmax(-1)
+
+    def max_decoder_positions(self):
+        return 20
+
+
+class Following(torch.nn.Module):
+    """Follow prefixes as a generator does, without a model, in Python and in TorchScript."""
+
+    _prefix_tokens = SequenceGenerator._prefix_tokens
+    replicate_first_beam = SequenceGenerator.replicate_first_beam
+    follow_prefixes = getattr(SequenceGenerator, "follow_prefixes", None)
+
+    def __init__(self):
+        super().__init__()
+        self.pad, self.eos, self.min_len, self.token_indices_to_suppress = 1, 2, 6, torch.tensor([5])
+
+    def forward(self, step: int, lprobs, scores, tokens, prefix_tokens, beam_size: int):
+        return self._prefix_tokens(step, lprobs, scores, tokens, prefix_tokens, beam_size)
+
+
+def unequal_prefixes() -> None:
+    """A batch of three prompts; the limits hold where a prompt has ended, and not inside of it."""
+    dictionary = Dictionary()
+    dictionary.encode_line("4 5")  # the words are named as their ids
+    prompts = torch.tensor([[4, 1, 1, 1], [5, 5, 4, 1], [4, 5, 4, 4]])
+    sample = {"net_input": {"src_tokens": prompts}}
+    for options_given, words in (({}, [5]), ({"tokens_to_suppress": ["5"]}, [4])):
+        model = Ending()
+        generator = SequenceGenerator([model], dictionary, min_len=6, max_len_b=9, **options_given)
+        for prompt, (found, *_) in zip(prompts.tolist(), generator.generate([model], sample, prefix_tokens=prompts)):
+            start = [word for word in prompt if word != 1]
+            assert found["tokens"].tolist() == start + words * (6 - len(start)) + [2], (prompt, found["tokens"])
+    following = Following()
+    for step in (0, 1, 3):
+        given = (step, torch.zeros(3, 6), torch.zeros(3, 9), torch.ones(3, 9, dtype=torch.long), prompts, 1)
+        for found, scripted in zip(following(*given), torch.jit.script(following)(*given), strict=True):
+            assert torch.equal(found, scripted)
 
 
 def copied(function, models, batch, prefix_tokens=None):

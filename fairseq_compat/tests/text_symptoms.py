@@ -363,6 +363,12 @@ def replaced_words() -> None:
     source = torch.tensor([words.pad(), 10, 11, 12, words.eos()])  # of an LSTM, whose weights have the padding last
     pairs = utils.extract_hard_alignment(attention, source, tokens, words.pad(), words.eos())
     assert [(int(place), int(target)) for place, target in pairs] == [(0, 0), (1, 1), (2, 2)]
+    soft = utils.extract_soft_alignment(attention, source, tokens[:3], words.pad(), words.eos())
+    assert [[float(weight) for weight in row] for row in soft] == [
+        [0.9, 0.0, 0.1, 0.0],
+        [0.2, 0.7, 0.1, 0.0],
+        [0.0, 0.1, 0.9, 0.0],
+    ]
     task = SimpleNamespace(inference_step=lambda *_: [[{"alignment": pairs}]])
     alignment = with_words(task, lambda sample: ["p q@@ r"]).inference_step(None, None, {})[0][0]["alignment"]
     for translated, expected in (({}, "xqy"), ({"q@@": "z"}, "xz y")):
@@ -373,6 +379,12 @@ def replaced_words() -> None:
     given = options.parse_args_and_arch(parser, ["data", "--path", "model.pt", "--print-alignment", "soft"])
     with refused("--print-alignment soft", "fairseq-generate"):
         interactive.main(convert_namespace_to_omegaconf(given))
+    parser = options.get_generation_parser()
+    given = options.parse_args_and_arch(
+        parser, ["data", "--path", "model.pt", "--print-alignment", "soft", "--score-reference"]
+    )
+    with refused("--score-reference", "--print-alignment hard"):
+        generate.main(convert_namespace_to_omegaconf(given))
     each_sentence_has_its_words()
 
 

@@ -122,8 +122,10 @@ FIXES = {
         "fused_dictionaries",
         "mismatched_choices",
     ),
-    "fairseq.sequence_generator": ("fused_dictionaries",),
+    "fairseq.sequence_generator": ("fused_dictionaries", "unequal_prefixes"),
     "fairseq.ngram_repeat_block": ("repeated_ngrams",),
+    "fairseq.search": ("sampled_words",),
+    "fairseq.models.transformer_align": ("alignment_layers",),
     "fairseq_cli.validate": ("shards",),
     "fairseq_cli.eval_lm": (
         "empty_evaluations",

@@ -5,7 +5,7 @@ Symptom: ``fairseq-generate --dataset-impl raw --replace-unk`` and ``fairseq-int
     words of ``fairseq-interactive`` come from the dictionary, ``<unk>`` for an unknown one; with ``--remove-bpe``
     words are counted in the translation, but subwords in the alignment. The alignments of an LSTM are shifted by the
     padding of its batch. ``fairseq-interactive --print-alignment soft``: ``too many values to unpack``, or pairs of
-    weights for a source of one word.
+    weights for a source of one word; ``fairseq-generate --score-reference --print-alignment soft``: ``TypeError``.
 Where: fairseq/dataclass/configs.py:866 (the option's value without a file), fairseq/utils.py:164 (``load_align_dict``)
     and :235 (``post_process_prediction``), fairseq_cli/generate.py, fairseq_cli/interactive.py.
 Remedy: an unknown token of the translation becomes the token of the source text that it attends to most, or the file's
@@ -35,12 +35,14 @@ def patch_utils(module) -> None:
     def load_align_dict(original, replace_unk):
         return original("" if replace_unk == "@@ " else replace_unk)
 
-    @wrap(module)
-    def extract_hard_alignment(original, attn, src_sent, tgt_sent, pad, eos):
+    def with_moved_padding(original, attn, src_sent, tgt_sent, pad, eos):
         padding = src_sent == pad
         if attn[:, padding].any():  # an LSTM moves the padding after the words
             src_sent = module.torch.cat([src_sent[~padding], src_sent[padding]])
         return original(attn, src_sent, tgt_sent, pad, eos)
+
+    for name in ("extract_hard_alignment", "extract_soft_alignment"):
+        wrap(module, name)(with_moved_padding)
 
     @wrap(module)
     def post_process_prediction(
@@ -130,6 +132,8 @@ def patch_command(name_texts, module) -> None:
             cfg = module.convert_namespace_to_omegaconf(cfg)
         if cfg.generation.print_alignment == "soft" and module.__name__ == "fairseq_cli.interactive":
             raise ValueError("--print-alignment soft: fairseq-interactive prints hard ones; use fairseq-generate")
+        if cfg.generation.print_alignment == "soft" and cfg.generation.score_reference:
+            raise ValueError("--score-reference aligns references by the largest weight: give --print-alignment hard")
         if cfg.generation.replace_unk is None:
             return original(cfg, *args, **options)
         if cfg.generation.print_alignment == "soft":

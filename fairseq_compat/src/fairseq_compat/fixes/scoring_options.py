@@ -2,7 +2,8 @@
 
 Symptom: ``fairseq-generate --sacrebleu`` prints the BLEU of tokens; with ``--scoring sacrebleu --bpe ...`` a warning
     asks for ``--sacrebleu``. ``fairseq-score`` scores the beginning of files of different lengths, and ends with
-    ``TypeError`` for ``--sentence-bleu`` and ``--sacrebleu``. The scorer of ``--scoring chrf`` has no ``score()``.
+    ``TypeError`` for ``--sentence-bleu`` and ``--sacrebleu``, which does not read ``--ignore-case``. The
+    scorer of ``--scoring chrf`` has no ``score()``.
 Where: fairseq_cli/generate.py:381 (the only place that reads it), fairseq_cli/score.py:70, fairseq/scoring/chrf.py:31.
 Remedy: ``--sacrebleu`` is ``--scoring sacrebleu``; files of different lengths are an error; the options of
     ``fairseq-score`` do what they say.
@@ -63,8 +64,12 @@ def patch_score(module) -> None:
     def cli_main(original):
         import sacrebleu
 
+        ignore_case = module.get_parser().parse_args().ignore_case
+
         def of_files(system, references):
-            return corpus_bleu(list(system), [list(reference) for reference in references])
+            both = list(pairs(system, references[0]))
+            translations, reference = ([pair[side] for pair in both] for side in (0, 1))
+            return corpus_bleu(translations, [reference], lowercase=ignore_case)
 
         corpus_bleu, sacrebleu.corpus_bleu = sacrebleu.corpus_bleu, of_files  # type: ignore[assignment]
         try:
