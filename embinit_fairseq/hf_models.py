@@ -240,22 +240,11 @@ def rows_of_words(
             "PreTrainedTokenizerFast(tokenizer_object=...)"
         )
     ids = tokenizer.get_vocab()
-    if max(ids.values()) >= size:
-        raise OptionError(
-            f"tokenizer: it has {max(ids.values()) + 1:,} tokens, the model {size:,} rows; load the tokenizer of this "
-            "model without words that were added to it, and give those here, too"
-        )
-    if hidden := {*tokenizer("")["input_ids"]} - {*ids.values()}:
-        row = min(hidden)
-        raise OptionError(
-            f"tokenizer: {tokenizer.convert_ids_to_tokens(row)!r} has id {row}, but is not in tokenizer.get_vocab(): a "
-            "new word would take its row; add such tokens first (M2M100: "
-            "tokenizer.add_tokens([*tokenizer.lang_token_to_id], special_tokens=True))"
-        )
+    _check_ids(tokenizer, ids, size)
     word_texts = words if isinstance(words, str) else [getattr(word, "content", word) for word in words]
     texts = new_words(word_texts, list(ids))
     trial = copy.deepcopy(tokenizer)
-    model = getattr(getattr(trial, "backend_tokenizer", None), "model", None)
+    model: Any = getattr(getattr(trial, "backend_tokenizer", None), "model", None)
     if hasattr(model, "dropout"):  # of a training: it draws the subwords
         model.dropout = None
     subwords = [_subwords(trial, text, needs_subwords) for text in texts]
@@ -269,24 +258,48 @@ def rows_of_words(
                 f"tokenizer: its ids have gaps, so that {text!r} gets id {row}, which another token has; number its "
                 f"tokens from 0 to {len(ids) - 1} without gaps"
             )
-        is_marked = bool(marker) and text.startswith(marker)
-        in_text = f"( {text.removeprefix(marker if is_marked else ' ')} )"
-        for place in (text, in_text):
-            read = _ids(trial, place)
-            if row not in read:
-                other = (
-                    repr(f" {text.removeprefix(marker)}") if is_marked else f"AddedToken({text!r}, normalized=False)"
-                )
-                raise OptionError(
-                    f"words: the tokenizer reads {place!r} as {' '.join(trial.convert_ids_to_tokens(read))!r} also "
-                    f"when {text!r} is added; remove it, or give {other}"
-                )
-        if "\ufffd" in trial.decode([row]) and "\ufffd" not in text:  # its letters are taken for bytes
-            raise OptionError(
-                f"words: the tokenizer writes {text!r} as {trial.decode([row])!r} in generated text; give it with the "
-                f"space before it, {f' {text}'!r}"
-            )
+        _check_word(trial, text, row, marker)
     return texts, rows, subwords if needs_subwords else []
+
+
+def _check_ids(tokenizer: Any, ids: Mapping[str, int], size: int) -> None:
+    """Raise OptionError if the model has no row for a token, or the tokenizer hides tokens."""
+    if max(ids.values()) >= size:
+        raise OptionError(
+            f"tokenizer: it has {max(ids.values()) + 1:,} tokens, the model {size:,} rows; load the tokenizer of this "
+            "model without words that were added to it, and give those here, too"
+        )
+    if hidden := {*tokenizer("")["input_ids"]} - {*ids.values()}:
+        row = min(hidden)
+        raise OptionError(
+            f"tokenizer: {tokenizer.convert_ids_to_tokens(row)!r} has id {row}, but is not in tokenizer.get_vocab(): a "
+            "new word would take its row; add such tokens first (M2M100: "
+            "tokenizer.add_tokens([*tokenizer.lang_token_to_id], special_tokens=True))"
+        )
+
+
+def _check_word(tokenizer: Any, text: str, row: int, marker: str) -> None:
+    """Raise OptionError if the tokenizer does not read an added word alone and in a sentence, or writes other letters.
+
+    Args:
+        tokenizer: the tokenizer with the word.
+        text, row: the word and its id.
+        marker: what the tokenizer writes for a space before a word; "" if it writes nothing.
+    """
+    is_marked = bool(marker) and text.startswith(marker)
+    remedy = repr(f" {text.removeprefix(marker)}") if is_marked else f"AddedToken({text!r}, normalized=False)"
+    for place in (text, f"( {text.removeprefix(marker if is_marked else ' ')} )"):
+        ids = _ids(tokenizer, place)
+        if row not in ids:
+            raise OptionError(
+                f"words: the tokenizer reads {place!r} as {' '.join(tokenizer.convert_ids_to_tokens(ids))!r} also "
+                f"when {text!r} is added; remove it, or give {remedy}"
+            )
+    if "\ufffd" in tokenizer.decode([row]) and "\ufffd" not in text:  # its letters are taken for bytes
+        raise OptionError(
+            f"words: the tokenizer writes {text!r} as {tokenizer.decode([row])!r} in generated text; give it with the "
+            f"space before it, {f' {text}'!r}"
+        )
 
 
 def _subwords(tokenizer: Any, text: str, are_needed: bool) -> Combination:
