@@ -252,7 +252,7 @@ def rows_of_words(
     given = words if isinstance(words, str) else [getattr(word, "content", word) for word in words]
     texts = new_words(given, list(ids))
     trial = copy.deepcopy(tokenizer)
-    model = getattr(getattr(trial, "backend_tokenizer", None), "model", None)
+    model: Any = getattr(getattr(trial, "backend_tokenizer", None), "model", None)
     if hasattr(model, "dropout"):  # of a training: it draws the subwords
         model.dropout = None
     subwords = [_subwords(trial, text, needs_subwords) for text in texts]
