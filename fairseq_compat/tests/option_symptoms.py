@@ -38,6 +38,7 @@ def dead_options() -> None:
     assert "--log-file:" in said(options.get_eval_lm_parser, "--log-file=x")[0]
     assert "fairseq-interactive" in said(options.get_generation_parser, "--constraints")[0]
     assert "--no-early-stop: leave it out" in said(options.get_generation_parser, "--no-early-stop")[0]
+    assert "--truncate-source: shorten" in said(options.get_interactive_generation_parser, "--truncate-source")[0]
     assert "--lm-path" in said(options.get_interactive_generation_parser, "--lm-path", "lm.pt")[0]
     smoothed, aligned = "label_smoothed_cross_entropy", "label_smoothed_cross_entropy_with_alignment"
     training = (options.get_training_parser, "--arch", "lstm", "--report-accuracy", "--criterion")

@@ -44,6 +44,7 @@ TABLE = {
     "--lm-path": ("interactive", "use fairseq-generate"),
     "--prefix-size": ("interactive", "use fairseq-generate"),
     "--scoring": ("interactive", "use fairseq-generate"),
+    "--truncate-source": ("interactive", "shorten the lines before, or use fairseq-generate"),
     "--sacrebleu": ("interactive", "use fairseq-generate"),
     "--score-reference": ("interactive", "use fairseq-generate"),
     "--constraints": ("generate", "use fairseq-interactive"),
