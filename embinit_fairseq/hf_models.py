@@ -22,6 +22,7 @@ from embinit_fairseq.init.weights import Combination
 from embinit_fairseq.matrices import changed_tables, check_table
 from embinit_fairseq.new_words import checked_method, expansion, new_words, report_of
 from embinit_fairseq.vocab.dictionary import Vocabulary, filler
+from embinit_fairseq.vocab.preparation_steps import without_stored_options
 from embinit_fairseq.vocab.subword_styles import PREFIX, detect_style, inside_of_text
 
 
@@ -244,9 +245,8 @@ def rows_of_words(
     word_texts = words if isinstance(words, str) else [getattr(word, "content", word) for word in words]
     texts = new_words(word_texts, list(ids))
     trial = copy.deepcopy(tokenizer)
-    model: Any = getattr(getattr(trial, "backend_tokenizer", None), "model", None)
-    if hasattr(model, "dropout"):  # of a training: it draws the subwords
-        model.dropout = None
+    if hasattr(trial, "backend_tokenizer"):
+        without_stored_options(trial.backend_tokenizer)
     subwords = [_subwords(trial, text, needs_subwords) for text in texts]
     trial.add_tokens(list(words))
     rows = [trial.convert_tokens_to_ids(text) for text in texts]

@@ -67,6 +67,8 @@ def build_parser(chosen: str | None = None, complete: bool = False) -> argparse.
         if name == chosen or complete:
             _module(name).configure(sub)
             progress.add_options(sub)
+    if chosen in COMMANDS:
+        parser.prog = f"embinit {chosen}"  # it reports options that the command does not have
     return parser
 
 

@@ -36,9 +36,11 @@ _HIDDEN = re.compile(
     "[\0-\b\x0e-\x1b\x7f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f"
     "\u3164\ufeff\uffa0\ufff0-\ufffb]"
 )
-#: an element or its end, a tag with a value; no tags that a text begins with (<2de>), no symbols (</s>)
+#: an element or its end, a tag with a value, a tag of subtitles ({\an8}); no tags that a text begins with (<2de>), no
+#: symbols (</s>)
 _MARKUP = re.compile(
-    r"</(?!s>)[a-zA-Z]\w*>|<[a-zA-Z]\w*(?:\s*/|\s+[\w:.-]+\s*=[^<>]*)>|<(?:[biup]|br|hr)>", re.IGNORECASE
+    r"</(?!s>)[a-zA-Z]\w*>|<[a-zA-Z]\w*(?:\s*/|\s+[\w:.-]+\s*=[^<>]*)>|<(?:[biup]|br|hr)>|\{\\[a-z]+\d?[^{}\s]*\}",
+    re.IGNORECASE,
 )
 #: more letters without a space than a word has
 _UNSPACED = re.compile(f"[{SPACELESS}]{{15}}")
@@ -75,7 +77,7 @@ _ODD = {
     "hidden": lambda line: _HIDDEN.search(line) is not None,
     "garbled": lambda line: not line.isascii() and _GARBLED.search(line) is not None,
     "decomposed": lambda line: not unicodedata.is_normalized("NFC", line),
-    "marks": lambda line: _SPLIT_OFF.search(unicodedata.normalize("NFC", line)) is not None,
+    "marks": lambda line: _has_split_word(unicodedata.normalize("NFC", line)),
     "quoted": lambda line: _QUOTED.fullmatch(line) is not None,
 }
 #: column of the table -> the lines that it counts, for people
@@ -86,7 +88,7 @@ MEANING = {
     "symbols": "<s>, </s>, <pad>, <unk> or <mask> in writing",
     "segmented": "subwords (@@ or ▁)",
     "escaped": "escapes (&amp; &#39; @-@) of a tokeniser or of HTML, which become words",
-    "markup": "tags of XML or HTML, which become words",
+    "markup": "tags of XML, HTML or subtitles, which become words",
     "unspaced": "no spaces between words (Chinese, Thai ...), which these steps need: take --steps sentencepiece",
     "hidden": "characters that nobody sees (NUL, soft hyphen, zero-width space, marks of direction)",
     "garbled": "characters of another encoding (� Ã¤ â€œ)",
@@ -200,6 +202,17 @@ def check_together(
     labelled = [one for one in checked if one.raw_text.is_label]
     _check_labels(labelled, is_regression)
     return [] if is_regression or not labelled else _classes(labelled, trained)
+
+
+def _has_split_word(line: str) -> bool:
+    """Return True if a character of _SPLIT_OFF follows a letter or a digit; emojis are split by spaCy, too."""
+    for match in _SPLIT_OFF.finditer(line):
+        before = match.start() - 1
+        while before >= 0 and unicodedata.category(line[before]) in ("Mn", "Mc", "Me", "Cf"):
+            before -= 1
+        if before >= 0 and line[before].isalnum():
+            return True
+    return False
 
 
 def class_of(label: str) -> str:

@@ -64,7 +64,8 @@ _FORMS = (
         "subtitles",
         r"(?:\d+:)?\d\d:\d\d[.,]\d+ +--> ",
         0.2,
-        "take their text: grep -vE '^[0-9]*[[:space:]]*$|-->|WEBVTT' FILE | sed 's/<[^>]*>//g' > NEW",
+        "take their text, a subtitle per line: tr -d '\\r' < FILE | LC_ALL=C awk -v RS= 'sub(/^([^\\n]*\\n)?[^\\n]*-->"
+        '[^\\n]*\\n?/, "") {gsub(/<[^>]*>|[{]\\\\[^}]*[}]/, ""); gsub(/\\n/, " "); print}\' > NEW',
     ),
     _Form(
         "tokens in CoNLL-U",

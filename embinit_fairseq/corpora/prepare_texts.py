@@ -239,7 +239,8 @@ def _next(plan: Plan, classes: Sequence[str]) -> str:
         source, target = plan.columns
         task = f"{task} --source-lang {source} --target-lang {target}"
         if trains:
-            tied = " --share-all-embeddings" if plan.request.joined_dictionary else ""
+            dictionaries = {Path(data, plan.dictionary_file(name)).read_bytes() for name in plan.columns}
+            tied = " --share-all-embeddings" if len(dictionaries) == 1 else ""  # a joined dictionary
             return f"fairseq-train {data} {task} --arch transformer_iwslt_de_en{tied} ..."
         return f"fairseq-generate {data} {task} --gen-subset {test} --path MODEL.pt ..."
     if trains:

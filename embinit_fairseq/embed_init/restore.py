@@ -1,8 +1,8 @@
 """Continue a training, or use its checkpoint: find it, compare options and dictionary, recall the report.
 
 Vectors are opened at a fresh start only. fairseq compares names and shapes of parameters. This module compares the
-rest: the words of the dictionary, the number of attention heads, all options of this plugin's models, and which
-embedding matrices the optimizer has trained.
+rest: the words of the dictionary, the number of attention heads, matrices that only the new model ties, all options of
+this plugin's models, and which embedding matrices the optimizer has trained.
 """
 
 from __future__ import annotations
@@ -147,6 +147,23 @@ def check_fits(checkpoint: Checkpoint, model: nn.Module, cfg: Any, slots: dict[s
                 f"training (fairseq-preprocess {flags} DICT.txt), or begin without that checkpoint"
             )
     check_dictionary(checkpoint.record, slots, checkpoint.path)
+    check_tied(checkpoint, model)
+
+
+def check_tied(checkpoint: Checkpoint, model: nn.Module) -> None:
+    """Raise OptionError if a tensor of the model has several values in the checkpoint: the last one would be kept."""
+    weights = checkpoint.state.get("model") or {}
+    names: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        first = names.setdefault(id(parameter), name)
+        if first == name or not {first, name} <= set(weights):
+            continue
+        if weights[first].shape == weights[name].shape and not torch.equal(weights[first], weights[name]):
+            raise OptionError(
+                f"{checkpoint.path} has two matrices, {first} and {name}, which are one in this model, so that one of "
+                "them would be lost: give --share-all-embeddings, --share-decoder-input-output-embed and the like only "
+                "as at its training, or begin without that checkpoint"
+            )
 
 
 def check_dictionary(record: dict[str, Any] | None, slots: dict[str, Slot], checkpoint: str) -> None:

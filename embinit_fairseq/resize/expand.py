@@ -211,7 +211,8 @@ def read_words(path: str, symbols: Collection[str]) -> list[NewWord]:
             continue
         if word.split() != [word]:
             raise DataError(
-                f"{path}:{number}: {word!r} is not one word; write one per line, its subwords after a tab if you like"
+                f"{path}:{number}: found {word!r}, expected one word (symbols have no spaces); write one per line, its "
+                "subwords after a tab if you like"
             )
         if _COUNT.fullmatch(subwords.strip()) and not re.search(r"\d", word):
             raise DataError(

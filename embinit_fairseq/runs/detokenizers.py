@@ -19,7 +19,7 @@ from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.io import read_json
 from embinit_fairseq.vocab.codes import load_sentencepiece
 from embinit_fairseq.vocab.preparation_record import libraries
-from embinit_fairseq.vocab.preparation_steps import STEPS
+from embinit_fairseq.vocab.preparation_steps import STEPS, without_stored_options
 from embinit_fairseq.vocab.step_files import contents
 from embinit_fairseq.vocab.subword_styles import PREFIX
 
@@ -115,8 +115,7 @@ class Tokenizer:
         path = Path(folder)
         if (path / "tokenizer.json").is_file() or (path / "vocab.txt").is_file():
             model, self.unknown = _fast_tokenizer(path)
-            model.no_truncation()  # folders of sentence-transformers truncate and pad
-            model.no_padding()
+            without_stored_options(model)
             self.encode = lambda line: model.encode(line, add_special_tokens=False).tokens
             self.decode = model.decoder.decode if model.decoder is not None else " ".join
         elif (path / "spiece.model").is_file():

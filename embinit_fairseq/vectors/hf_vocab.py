@@ -19,7 +19,7 @@ from typing import Any
 from embinit_fairseq.errors import VectorFileError, listed
 from embinit_fairseq.io import check_is_file, read_json
 from embinit_fairseq.vocab.dictionary import is_filler
-from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation
+from embinit_fairseq.vocab.preparation_steps import STEPS, Preparation, without_stored_options
 from embinit_fairseq.vocab.subword_styles import PREFIX, detect_style, inside_of_text, parse, text_of
 
 logger = logging.getLogger(__name__)
@@ -277,10 +277,7 @@ def read_vocabulary(directory: Path, matrix_rows: int, side: str = "") -> Vocabu
 
 def _read_backend(backend: Any) -> tuple[set[str], bool, Callable[[str], list[str]]]:
     """Return the added tokens of a tokenizer, whether the others are bytes, and the function that segments text."""
-    backend.no_padding()  # all three may be stored in the file
-    backend.no_truncation()
-    if hasattr(backend.model, "dropout"):
-        backend.model.dropout = None
+    without_stored_options(backend)
     added = {token.content for token in backend.get_added_tokens_decoder().values()}
     parts = (backend.normalizer, backend.pre_tokenizer, backend.decoder)
     is_bytes = any(b"ByteLevel" in part.__getstate__() for part in parts if part is not None)

@@ -129,10 +129,7 @@ def _around_masks(encode: Callable[[str], list[str]], text: str) -> list[str]:
 def _huggingface(tokenizer: str) -> Callable[[str], list[str]]:
     """Segment as a tokenizer of Hugging Face, without special tokens; its unknown token is fairseq's."""
     model = library("tokenizers").Tokenizer.from_str(tokenizer)
-    model.no_truncation()  # folders of sentence-transformers truncate and pad
-    model.no_padding()
-    if hasattr(model.model, "dropout"):  # of a training: it draws the subwords
-        model.model.dropout = None
+    without_stored_options(model)
     unknown = getattr(model.model, "unk_token", None)
 
     def encode(text: str) -> list[str]:
@@ -144,6 +141,14 @@ def _huggingface(tokenizer: str) -> Callable[[str], list[str]]:
         return [UNKNOWN if token == unknown else token for token in tokens]
 
     return partial(_around_masks, encode)
+
+
+def without_stored_options(tokenizer: Any) -> None:
+    """Switch off options that a tokenizer.json may store: each text has all its subwords, always the same ones."""
+    tokenizer.no_truncation()  # folders of sentence-transformers truncate and pad
+    tokenizer.no_padding()
+    if hasattr(tokenizer.model, "dropout"):  # of its training: it draws the subwords
+        tokenizer.model.dropout = None
 
 
 def _without_tokens(tokenizer: str) -> Callable[[Sequence[str]], str]:

@@ -11,7 +11,17 @@ from fairseq import checkpoint_utils
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 from omegaconf import OmegaConf
-from small_models import ARCHITECTURES, TASK, TIED, dictionary, plain, preset, save_checkpoint
+from small_models import (
+    ARCHITECTURES,
+    TASK,
+    TIED,
+    TIED_OUTPUT,
+    dictionary,
+    plain,
+    preset,
+    save_checkpoint,
+    task_of,
+)
 
 from embinit_fairseq.embed_init import restore
 from embinit_fairseq.embed_init.options import SECTION, EmbedInitOptions
@@ -63,6 +73,27 @@ def test_a_training_continues_with_the_options_of_its_checkpoint(tmp_path, name,
             check(name, path, **{option: theirs if theirs != default else ours})
     Path(path).write_text("no checkpoint")  # without --embed-init fairseq will say so
     check(name, path)
+
+
+@pytest.mark.parametrize("tied", [TIED, TIED_OUTPUT], ids=lambda options: next(iter(options)))
+def test_matrices_that_are_tied_here_only(tied, tmp_path):
+    """Of fairseq's own transformer, whose loader keeps the last of the values. Equal ones are one matrix."""
+    task, path = task_of(), tmp_path / "a.pt"
+    models = {}
+    for name, options in {"apart": {}, "tied": tied}.items():
+        args = Namespace(encoder_layers=1, decoder_layers=1, encoder_embed_dim=8, **options)
+        ARCH_CONFIG_REGISTRY["transformer_tiny"](args)
+        models[name] = (args, fairseq.models.transformer.TransformerModel.build_model(args, task))
+    args, model = models["tied"]
+    save_checkpoint(path, models["apart"][0], models["apart"][1].state_dict())
+    for how in ("restore_file", "finetune_from_model"):
+        request = InitRequest(None, save_dir="new")
+        setattr(request, how, str(path))
+        with pytest.raises(OptionError, match=r"a\.pt has two matrices, .* as at its training"):
+            restore.check_fits(restore.find_checkpoint(request), model, args, {})
+    save_checkpoint(path, args, model.state_dict())
+    for args, model in models.values():
+        restore.check_fits(restore.find_checkpoint(request), model, args, {})
 
 
 @each_architecture

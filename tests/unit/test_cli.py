@@ -91,7 +91,8 @@ def test_errors_are_one_line_with_a_remedy(refused):
         ("plot histogram --output a.png --bins two", "--bins two: give an integer"),
         ("trim-vocab --min-count -1", "--min-count -1: "),
         # an unknown option points to the help that has the known ones
-        ("plot curves r --output c.png --forse", "unrecognized arguments: --forse"),
+        ("plot curves r --output c.png --forse", "unrecognized arguments: --forse", "(see embinit plot --help)"),
+        ("neighbors x --vectors v.txt -k 3", "embinit neighbors: error: ", "(see embinit neighbors --help)"),
         ("run r fairseq-train bin --arch lstm", "follows after --: embinit run DIR -- fairseq-train"),
         ("run r python -m fairseq_cli.train bin", "follows after --: embinit run DIR -- fairseq-train"),
         ("stat --vectors v.txt", "invalid choice: 'stat'", "embinit --help"),

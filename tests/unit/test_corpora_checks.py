@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import re
+import subprocess
 import unicodedata
 
 import pytest
 from test_corpora import write
 
 from embinit_fairseq.corpora.checks import attention, check_raw_text, check_together
+from embinit_fairseq.corpora.other_forms import other_form
 from embinit_fairseq.corpora.raw_texts import LABEL, Columns, RawText, find_raw_texts
 from embinit_fairseq.corpora.reading import read_column, read_text
 from embinit_fairseq.corpora.subwords import learn_model
@@ -100,8 +102,8 @@ FORMS = {
     "XML": (['<?xml version="1.0"?>', *["<unit><source>a</source></unit>"] * 9], "its text"),
     "JSON": (['{"t": "a"}'] * 2, "FILE.jsonl"),
     "lines of JSON": (["[", "  {", '    "t": "a"', "  }", "]"], "FILE.jsonl"),
-    "subtitles": (["1", "00:01:02,345 --> 00:01:03,000", "a b", ""] * 4, "grep"),
-    "captions": (["WEBVTT", "", "01:02.345 --> 01:03.000 align:start", "a b", ""], "grep"),
+    "subtitles": (["1", "00:01:02,345 --> 00:01:03,000", "a b", ""] * 4, "awk"),
+    "captions": (["WEBVTT", "", "01:02.345 --> 01:03.000 align:start", "a b", ""], "awk"),
     "CoNLL-U": (["# sent_id = 1", "# text = a", "1\ta\ta\tX\t_\t_\t0\troot\t_\t_", ""], "sed -n"),
     "CoNLL": (["-DOCSTART- -X- O", "", "a NN B-PER", "b VB O", ""], "awk"),
     "tags": (["a\tI-PER", "b\tO", ""], "awk"),
@@ -121,6 +123,26 @@ def test_another_form_than_a_text_per_line_is_refused(form, tmp_path):
         check_raw_text(RawText(path, "train", ""))
     mixed = write(tmp_path / "some.train.txt", [lines[0], *["a text"] * 200])
     assert check_raw_text(RawText(mixed, "train", "")).lines == 201
+
+
+SUBTITLES = {
+    "srt": "1\n00:00:01,000 --> 00:00:02,000\n<i>Chào\nanh</i>\n\n2\n00:00:03,000 --> 00:00:04,000\n\n"
+    "3\n00:00:05,000 --> 00:00:06,000\n{\\an8}7:30 -> 8\n42\n",
+    "vtt": "WEBVTT\n\nNOTE a\n\n00:01.000 --> 00:02.000 align:start\n<i>Chào\nanh</i>\n\n00:03.000 --> 00:04.000\n\n"
+    "\nlast\n00:05.000 --> 00:06.000\n7:30 -> 8\n42\n",
+}
+
+
+@pytest.mark.parametrize("form", SUBTITLES)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1258"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_the_command_for_subtitles_keeps_one_line_per_subtitle(form, encoding, end, tmp_path):
+    """A subtitle of two lines in one language may have one in the other: line n must belong to line n."""
+    path = tmp_path / "train.srt"
+    path.write_bytes(SUBTITLES[form].replace("\n", end).encode(encoding))
+    command = other_form(list(filter(None, SUBTITLES[form].split("\n"))))[1].split(": ", 1)[1]
+    subprocess.run(["bash", "-c", command.replace("FILE", "train.srt").replace("NEW", "new")], cwd=tmp_path, check=True)
+    assert (tmp_path / "new").read_bytes().decode(encoding) == "Chào anh\n\n7:30 -> 8 42\n"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +165,7 @@ def test_odd_characters_are_counted(tmp_path):
         "a<br />b",
         "<p>a",
         "<a href='x'>",
-        "<i>a</i>",
+        "{\\an8}a",
         "1 < 2 > 0",
         "&nbsp;",
     ]
@@ -161,12 +183,16 @@ def test_odd_characters_are_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "word", "a\u0320b می\u200cروم ที่ ດີ່ မြန်မာ ខ្មែរ ශ්\u200dරී ❤\ufe0f हिन्दी தமிழ் শব্দ السَّلَامُ שָׁלוֹם naïve".split()
+    "word",
+    "a\u0320b می\u200cروم ที่ ດີ່ မြန်မာ ខ្មែរ ශ්\u200dරී हिन्दी தமிழ் শব্দ السَّلَامُ שָׁלוֹם naïve 葛\U000e0100 1\ufe0f\u20e3 ❤\ufe0f "
+    "\U0001f926\u200d♂\ufe0f \U0001f468\u200d\U0001f467 \U0001f44d\U0001f3fd \u200d".split(),
 )
-def test_words_that_moses_splits_are_counted(word, tmp_path):
+def test_words_that_moses_splits_and_spacy_keeps_are_counted(word, tmp_path):
+    """Emojis are signs for spaCy, too."""
     raw_text = RawText(write(tmp_path / "train.txt", [word]), "train", "")
-    is_split = len(Preparation(parse_steps("moses"))(word)) > 1
-    assert check_raw_text(raw_text, ["moses"]).odd["marks"] == ((1, [1]) if is_split else (0, []))
+    moses, spacy = (Preparation(parse_steps(step))(word) for step in ("moses", "spacy"))
+    is_helped = len(moses) > 1 and len(spacy) == 1
+    assert check_raw_text(raw_text, ["moses"]).odd["marks"] == ((1, [1]) if is_helped else (0, []))
     assert check_raw_text(raw_text, ["bpe"]).odd["marks"] == (0, [])
 
 
