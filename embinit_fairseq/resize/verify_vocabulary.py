@@ -155,15 +155,27 @@ def _measure(
                 changed_by = max(changed_by, float((kept_logits - old).abs().max()))
                 measured[method].append(divergence(kept_logits, new[:, rows]).numpy())
                 if method in combined:
-                    z = torch.zeros(len(stays), len(old))
-                    z[stays] = kept_logits.T
-                    (expected,) = new_rows(combined[method], {"logits": [z]})["logits"]
-                    error = new[:, rows].T.double().numpy() - expected
+                    error = _combination_error(combined[method], kept_logits, stays, new[:, rows])
                     rounding[method] = np.array(
                         [min(rounding[method][0], error.min()), max(rounding[method][1], error.max())]
                     )
     kls = {method: np.concatenate(parts) for method, parts in measured.items()}
     return kls, rounding, largest, changed_by
+
+
+def _combination_error(recipe: Recipe, old: Tensor, stays: Tensor, new: Tensor) -> np.ndarray:
+    """Subtract the combinations of old words' logits from the logits of new words; return a row per new word.
+
+    Args:
+        recipe: combines rows of old words into those of new words.
+        old: logits of the old words that stay, a row per token.
+        stays: True for each old word that stays.
+        new: logits of the new words, a row per token.
+    """
+    z = torch.zeros(len(stays), len(old))
+    z[stays] = old.T
+    (expected,) = new_rows(recipe, {"logits": [z]})["logits"]
+    return new.T.double().numpy() - expected
 
 
 def _stored_rows(old_model: OldModel, recipe: Recipe) -> dict[str, Tensor]:
