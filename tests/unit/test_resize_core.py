@@ -109,7 +109,7 @@ def test_words_and_their_subwords(tmp_path):
 @pytest.mark.parametrize(("text", "symbols", "said"), [
     ("sam\nbilbo\n", "bilbo", "new.txt:2: .*'bilbo'.*remove"),
     ("sam\nfrodo\nsam\n", "bilbo", "new.txt:3: 'sam'.*line 1"),
-    ("sam frodo\n", "bilbo", "new.txt:1: 'sam frodo'.*one per line"),
+    ("sam frodo\n", "bilbo", "new.txt:1: found 'sam frodo'.*one per line"),
     ("madeupword0012\n", "bilbo", "new.txt:1: .*another name"),
     ("sam\t12\n", "bilbo 12", "new.txt:1: found 12 after the tab.*cut -f1"),
     ("sam\t-3.25\n", "bilbo", "new.txt:1: found -3.25 after the tab.*cut -f1"),
