@@ -192,7 +192,7 @@ def escaped(text: str) -> list[str]:
     if text.isalnum():
         return []
     spelled = escape(text)
-    return [spelled] * (spelled != text) + [f"@{text}@"] * (len(text) == 1 and text != "@")
+    return [spelled] * (spelled != text) + [f"@{text}@"] * (len(text) == 1)
 
 
 def respell(token: Token, surface: str) -> Token:
