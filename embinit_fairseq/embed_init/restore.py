@@ -156,9 +156,7 @@ def check_tied(checkpoint: Checkpoint, model: nn.Module) -> None:
     names: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         first = names.setdefault(id(parameter), name)
-        if first == name or not {first, name} <= set(weights):
-            continue
-        if weights[first].shape == weights[name].shape and not torch.equal(weights[first], weights[name]):
+        if {first, name} <= set(weights) and not torch.equal(weights[first], weights[name]):
             raise OptionError(
                 f"{checkpoint.path} has two matrices, {first} and {name}, which are one in this model, so that one of "
                 "them would be lost: give --share-all-embeddings, --share-decoder-input-output-embed and the like only "

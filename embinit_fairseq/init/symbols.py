@@ -140,7 +140,7 @@ def subword_means(
     combinations: dict[int, Combination] = {}
     segmented = 0
     for row in rows:
-        token = _escaped_as(old, new.token(row))
+        token = new.token(row) if old.has_escapes == new.has_escapes else _respelled(new.token(row), old.has_escapes)
         subwords = segment(token) if segment is not None and token.surface else []
         subword_rows = [old.row_of_word.get(subword, -1) for subword in subwords]
         segmented += bool(subword_rows) and min(subword_rows) >= 0
@@ -156,11 +156,10 @@ def subword_means(
     return combinations
 
 
-def _escaped_as(old: Symbols, token: Token) -> Token:
-    """Return the token as the old text has it: with Moses' escapes (`&apos;ve`), or without (`'ve`)."""
+def _respelled(token: Token, has_escapes: bool) -> Token:
+    """Return the token with Moses' escapes (`&apos;ve`), or without (`'ve`)."""
     text = unescape(token.surface)
-    spelled = escape(text) if old.has_escapes else text
-    return token if spelled == token.surface else respell(token, spelled)
+    return respell(token, escape(text) if has_escapes else text)
 
 
 def longest_subwords(token: Token, old: Symbols) -> list[int]:

@@ -185,7 +185,7 @@ class Matcher:
 
     def _add(self, row: int, token: Token, has_label: bool) -> None:
         self._rows.setdefault(fold(token.surface), []).append((row, token, has_label, False))
-        if (unescaped := plain(token)) != token:
+        if (unescaped := plain(token)) is not token and unescaped != token:
             self._rows.setdefault(fold(unescaped.surface), []).append((row, unescaped, has_label, True))
 
     def match(self, token: Token) -> tuple[int, str]:
@@ -200,8 +200,9 @@ class Matcher:
             is_masked = "digits" in changed
             for row, theirs, has_label, is_escaped in self._rows.get(fold(mine.surface), ()):
                 level = closeness(mine.surface, theirs.surface)
-                is_same_place = compatible(mine, theirs) or (not is_masked and _is_sign(mine, theirs))
-                if level is None or not is_same_place or (is_escaped and "entities" in changed):
+                if level is None or (is_escaped and "entities" in changed):
+                    continue
+                if not compatible(mine, theirs) and (is_masked or not _is_sign(mine, theirs)):
                     continue
                 other_marker = mine.marker != theirs.marker
                 is_unusual = other_marker and mine.initial is not False and theirs.initial is not True

@@ -53,7 +53,7 @@ ENTITIES = {
     "&#93;": "]",
 }
 _ENTITY = re.compile("|".join(map(re.escape, ENTITIES)))
-_ESCAPE = {sign: entity for entity, sign in ENTITIES.items()}
+_ESCAPES = str.maketrans({sign: entity for entity, sign in ENTITIES.items()})
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def unescape(text: str) -> str:
 
 def escape(text: str) -> str:
     """Write Moses' entities: `'s` is `&apos;s`."""
-    return "".join(_ESCAPE.get(sign, sign) for sign in text)
+    return text.translate(_ESCAPES)
 
 
 def plain(token: Token) -> Token:
@@ -189,8 +189,10 @@ def plain(token: Token) -> Token:
 
 def escaped(text: str) -> list[str]:
     """Return how Moses' tokenizer may write a text: `'s` as `&apos;s`, `-` as `@-@`; none if it is plain for Moses."""
+    if text.isalnum():
+        return []
     spelled = escape(text)
-    return [spelled] * (spelled != text) + [f"@{text}@"] * (len(text) == 1 and text != "@" and not text.isalnum())
+    return [spelled] * (spelled != text) + [f"@{text}@"] * (len(text) == 1)
 
 
 def respell(token: Token, surface: str) -> Token:

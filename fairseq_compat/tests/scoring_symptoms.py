@@ -144,6 +144,8 @@ def scoring_options(folder: Path) -> None:
     assert sentence.startswith("0 BLEU4 = "), sentence
     score = sacrebleu.corpus_bleu([ENGLISH[1]], [[ENGLISH[0]]]).format()
     assert printed("-r", files[0], "-s", files[1], "--sacrebleu").strip() == score
+    files[1].write_text("Mr. O'Neill\n")
+    assert "hyp_len = 3 ref_len = 9" in printed("-r", files[0], "-s", files[1], "--sacrebleu")
     files[1].write_text(f"{ENGLISH[1]}\nmore\n")
     for option in ([], ["--sentence-bleu"], ["--sacrebleu"]):
         with refused("--ref ends after 1 lines", "of one text"):
@@ -303,12 +305,17 @@ def unequal_prefixes() -> None:
     dictionary.encode_line("4 5")  # the words are named as their ids
     prompts = torch.tensor([[4, 1, 1, 1], [5, 5, 4, 1], [4, 5, 4, 4]])
     sample = {"net_input": {"src_tokens": prompts}}
-    for options_given, words in (({}, [5]), ({"tokens_to_suppress": ["5"]}, [4])):
-        model = Ending()
-        generator = SequenceGenerator([model], dictionary, min_len=6, max_len_b=9, **options_given)
+    for options_given, words in (
+        ({}, [5]),
+        ({"tokens_to_suppress": ["5"]}, [4]),
+        ({"min_len": 2, "beam_size": 2, "len_penalty": 0.0}, [5]),
+    ):
+        model, options_given = Ending(), {"min_len": 6, **options_given}
+        generator = SequenceGenerator([model], dictionary, max_len_b=9, **options_given)
         for prompt, (found, *_) in zip(prompts.tolist(), generator.generate([model], sample, prefix_tokens=prompts)):
             start = [word for word in prompt if word != 1]
-            assert found["tokens"].tolist() == start + words * (6 - len(start)) + [2], (prompt, found["tokens"])
+            expected = start + words * (options_given["min_len"] - len(start)) + [2]
+            assert found["tokens"].tolist() == expected, (prompt, found["tokens"])
     following = Following()
     for step in (0, 1, 3):
         given = (step, torch.zeros(3, 6), torch.zeros(3, 9), torch.ones(3, 9, dtype=torch.long), prompts, 1)

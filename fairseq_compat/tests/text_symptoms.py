@@ -385,6 +385,9 @@ def replaced_words() -> None:
     )
     with refused("--score-reference", "--print-alignment hard"):
         generate.main(convert_namespace_to_omegaconf(given))
+    given.print_alignment = "hard"
+    with refused("'data'"):  # there is no such folder
+        generate.main(convert_namespace_to_omegaconf(given))
     each_sentence_has_its_words()
 
 

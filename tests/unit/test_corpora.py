@@ -149,6 +149,7 @@ def test_a_trained_models_dictionary_says_the_steps(parallel, tmp_path, printed,
     printed("prepare", *parallel, *given)
     same_files(first / "bin", again / "bin")
     assert (first / "bin/dict.de.txt").read_bytes() == (first / "bin/dict.en.txt").read_bytes()
+    assert "--share" not in printed("prepare", *parallel, *BPE, "--output", tmp_path / "apart")["next"]
     two = ("--dict", first / "bin/dict.de.txt", "--target-dict", first / "bin/dict.en.txt")
     assert " --share-all-embeddings " in printed("prepare", *parallel, *two, "--output", tmp_path / "two")["next"]
     assert read_preparation(again / "bin/dict.en.txt").files["codes"]["path"] == "../../first/bpe.codes"

@@ -265,14 +265,17 @@ def test_tokens_of_bytes_are_those_of_their_tokenizer(form):
 def test_added_words_keep_their_rows_whatever_white_space_they_have():
     """Tokenizers of code have tokens of several spaces, tabs and line breaks, as GPT-NeoX's and Gemma's."""
     blanks = ["    ", "  ", " \n", "\n\n", "\n", "\t", " stent", "stent", "ö"]
-    both = gpt2_tokenizer("ö die"), gpt2_tokenizer("ö fox")  # which have ö in bytes, too
-    for tokenizer, added in zip(both, (blanks, ["new", *reversed(blanks)])):
+    both = gpt2_tokenizer("ö die é è"), gpt2_tokenizer("ö fox é è")  # which have ö in bytes, too
+    other = transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({"▁die": 0, "▁new": 1})))
+    for tokenizer, added in zip((*both, other), (blanks, ["new", *reversed(blanks)], blanks[::-1])):
         tokenizer.add_tokens([AddedToken(blank, normalized=False) for blank in added])
-    rows = [tokenizer.get_vocab() for tokenizer in both]
-    moved = ei.transfer(np.arange(len(rows[0]))[:, None] * np.ones((1, 2)), *both, "avg")
-    shared = rows[0].keys() & rows[1].keys()
-    assert shared > {*blanks, "Ã¶", "ĉ"}
-    assert {name: moved.matrices[rows[1][name], 0] for name in shared} == {name: rows[0][name] for name in shared}
+    old, same, others = (tokenizer.get_vocab() for tokenizer in (*both, other))
+    table = np.arange(len(old))[:, None] * np.ones((1, 2))
+    moved, of_other = (ei.transfer(table, both[0], new, "avg").matrices[:, 0] for new in (both[1], other))
+    shared = old.keys() & same.keys()
+    assert shared > {*blanks, "Ã¶", "Ċ"}
+    assert {name: moved[same[name]] for name in shared} == {name: old[name] for name in shared}
+    assert {blank: of_other[others[blank]] for blank in blanks[:-1]} == {blank: old[blank] for blank in blanks[:-1]}
 
 
 # ---- Refused --------------------------------------------------------------------------------------------------------

@@ -215,6 +215,21 @@ def test_words_are_composed_in_the_normal_form_of_the_file(tmp_path, of_file, of
     np.testing.assert_allclose(reading.parts[0].composed[0], matrix[:3].mean(axis=0), rtol=1e-6)
 
 
+def test_words_are_composed_as_they_are_if_the_file_does_not_show_its_form(tmp_path):
+    """No word of the text that the file has, `nam`, has an accent."""
+    write_text(
+        path := tmp_path / "v.vec", ["▁ti", "ế", "ng", "▁nam"], matrix := numbers("abcd", 2, 1.0, 7), header=True
+    )
+    reading = read(str(path), words=["tiếng", "nam"], oov="subword")
+    np.testing.assert_allclose(reading.parts[0].composed[0], matrix[:3].mean(axis=0), rtol=1e-6)
+
+
+def test_words_of_moses_are_read_for_words_of_raw_text(tmp_path):
+    write_text(path := tmp_path / "v.txt", ["&apos;s", "@-@", "R&amp;D"], matrix := numbers("abc", 2, 1.0, 7))
+    reading = read(str(path), words=["'s", "-", "R&D"])
+    np.testing.assert_array_equal(reading.parts[0].vectors, matrix)
+
+
 def test_a_capital_i_with_a_dot_is_composed_as_one_letter(tmp_path):
     names = ["▁iz", "mir", "▁i", "z", "▁nam"]
     write_text(path := tmp_path / "v.vec", names, matrix := numbers(names, 2, 1.0, 7), header=True)

@@ -67,9 +67,8 @@ def patch_score(module) -> None:
         ignore_case = module.get_parser().parse_args().ignore_case
 
         def of_files(system, references):
-            both = list(pairs(system, references[0]))
-            translations, reference = ([pair[side] for pair in both] for side in (0, 1))
-            return corpus_bleu(translations, [reference], lowercase=ignore_case)
+            lines = list(pairs(system, references[0]))
+            return corpus_bleu([one for one, _ in lines], [[other for _, other in lines]], lowercase=ignore_case)
 
         corpus_bleu, sacrebleu.corpus_bleu = sacrebleu.corpus_bleu, of_files  # type: ignore[assignment]
         try:
