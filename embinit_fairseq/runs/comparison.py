@@ -14,7 +14,7 @@ from embinit_fairseq.errors import DataError, counted
 from embinit_fairseq.io import read_lines
 from embinit_fairseq.runs.metrics import SCORES, TEXT_SCORES, known_direction, recorded_metrics, wrong_direction
 from embinit_fairseq.runs.paired import SEED, TRIALS, randomisation_tests, seed_interval
-from embinit_fairseq.runs.record import Run
+from embinit_fairseq.runs.record import INPUTS, Run
 from embinit_fairseq.runs.result_table import Result, Row, Table, curves_record, differing_options
 
 #: the test, for the reader of a table
@@ -374,9 +374,26 @@ def _in_common(table: Table) -> list[str]:
         *distinct("translated with", results, lambda result: (result.get("scores") or {}).get("search")),
         *(parameters if len({_parameters(result) for result in results} - {None}) < 2 else []),
         *signatures,
+        *_inputs(table),
         *environment(results),
         *(f"* {slot}: `{text}`" for slot, text in sorted(fillings)),
     ]
+
+
+def _inputs(table: Table) -> list[str]:
+    """Return a line for the training data and one for the vectors, if runs differ in them: hash and path."""
+    lines = []
+    for key, option in INPUTS.items():
+        paths = {
+            run.inputs[key]: run.command.options.get(option, ())
+            for run in table.runs
+            if run.command and key in run.inputs
+        }
+        if len(paths) > 1:
+            lines.append(
+                f"* {key}: " + "; ".join(f"`{content}` ({' '.join(words)})" for content, words in paths.items())
+            )
+    return lines
 
 
 def _parameters(result: Result) -> int | None:

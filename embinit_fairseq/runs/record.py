@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,9 @@ LOG, CHECKPOINTS = "train.log", "checkpoints"
 TEXTS = ("test.hypothesis.text", "test.reference.text")
 #: flags of every command that are no settings of the experiment
 _NO_SETTINGS = (FREE_OPTIONS - LIMITS) | PLACES | {DATA, "--seed", "--seeds", "--output", "--data"}
+
+#: inputs of a training among its settings -> the option that names them
+INPUTS = {"hash of training data": DATA, "hash of vectors": "--embed-init-path"}
 
 
 # ---- Records --------------------------------------------------------------------------------------------------------
@@ -159,9 +162,21 @@ class Run:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Return flag -> values of the command, without the seed, places and options that change no number."""
+        """Return flag -> values of the command, without the seed, places and options that change no number; `INPUTS`.
+
+        Without a command there are none.
+        """
         options = self.command.options if self.command else {}
-        return {flag: shlex.join(values) for flag, values in options.items() if flag not in _NO_SETTINGS}
+        settings = {flag: shlex.join(values) for flag, values in options.items() if flag not in _NO_SETTINGS}
+        return settings | self.inputs if options else {}
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Return the recorded ones of `INPUTS` -> beginning of the hash of their content, wherever the files are."""
+        data, vectors = self.record.get("data") or {}, self.record.get("vector_files") or {}
+        training = [value for name, value in data.items() if Path(name).name.startswith("train")]
+        contents = zip(INPUTS, (training, [*vectors.values()]))
+        return {key: joint_hash(dict(zip(map(str, count()), values)))[:8] for key, values in contents if values}
 
     def higher_is_better(self, metric: str) -> bool:
         """Return the direction of a metric: the recorded one for the run's metric, by name for others."""

@@ -17,7 +17,7 @@ from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.runs.command import is_flag
 from embinit_fairseq.runs.log import best_place
 from embinit_fairseq.runs.metrics import FIGURES, SCORES, is_score
-from embinit_fairseq.runs.record import Run, find_runs
+from embinit_fairseq.runs.record import INPUTS, Run, find_runs
 
 #: order of rows: initialisations, then architectures (the rows of Li et al. 2020, Table 5); other names come later
 ORDER = tuple(
@@ -282,18 +282,23 @@ def _grouped(runs: Sequence[Run], keys: Sequence[str]) -> dict[tuple[str, ...], 
     for run in runs:
         options = {flag: value or "given" for flag, value in run.settings.items()}
         groups[
-            tuple(options.get(key, "not given") if is_flag(key) else run.labels.get(key, "-") for key in keys)
+            tuple(
+                options.get(key, "not given") if is_flag(key) or key in INPUTS else run.labels.get(key, "-")
+                for key in keys
+            )
         ].append(run)
     return groups
 
 
 def differing_options(groups: Iterable[Sequence[Run]]) -> list[str]:
-    """Return the options that differ within a group; runs without a command have none."""
+    """Return the options and recorded inputs that differ within a group; runs without a command have none."""
     differing = set()
     for runs in groups:
         settings = [run.settings for run in runs if run.settings]
         flags = {flag for options in settings for flag in options}
-        differing |= {flag for flag in flags if len({options.get(flag) for options in settings}) > 1}
+        for flag in flags:
+            values = {options.get(flag) for options in settings}
+            differing |= {flag} if len(values - {None} if flag in INPUTS else values) > 1 else set()
     return sorted(differing)
 
 

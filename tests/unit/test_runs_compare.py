@@ -116,6 +116,27 @@ def test_what_is_in_one_table_and_what_warns(tmp_path, compare, shown, second, t
     assert bool(text) == bool(warning), text
 
 
+def test_runs_on_other_training_data_or_vectors_are_other_rows(tmp_path, compare, shown) -> None:
+    """Also with equal options, and only if their content differs: a folder may have moved."""
+    test = {"test.bin": "t", "dict.txt": "v"}
+    for name, data, train, vectors in (
+        ("a", "full", "1", "x"),
+        ("b", "moved", "1", "x"),
+        ("c", "half", "2", "x"),
+        ("d", "full", "1", "y"),
+    ):
+        command = f"fairseq-train {data} --embed-init-path encoder=a.vec --seed {ord(name)}"
+        inputs = {"data": {"all": name, "train.bin": train, **test}, "vector_files": {"a.vec": vectors}}
+        write_run(tmp_path / name, {"init": "x", "seed": str(ord(name))}, [ord(name) - 96.0], command=command, **inputs)
+    (table,) = compare(tmp_path)
+    assert sorted(row["summary"]["val. loss (bits)"]["mean"] for row in table["rows"]) == [1.5, 3.0, 4.0]
+    assert all(
+        part in shown("compare", tmp_path) for part in ("* hash of training data: ", "(half)", "hash of vectors")
+    )
+    (table,) = compare(tmp_path, "--by", "init")
+    assert "different options are averaged (hash of training data, hash of vectors)" in " ".join(table["warnings"])
+
+
 def test_runs_with_other_options_are_other_rows(tmp_path, compare, shown, figures, capsys) -> None:
     """In tables and curves; --by averages them, and says so."""
     for name, options in {"a": "", "b": "--lr 0.1", "c": "--lr 0.1", "d": "--lr 0.1 --fp16"}.items():
