@@ -82,6 +82,12 @@ def add_scores(run: Path, scores: Mapping[str, Any], **more: Any) -> None:
         write_json(run / RESULT, result)
 
 
+def last_start(run: Path) -> str:
+    """Return the local time at which the training of a run was last started, as logs have it; "" if it is unknown."""
+    sessions = (read_record(run / TRAINING).get("sessions") if (run / TRAINING).is_file() else None) or [{}]
+    return str(sessions[-1].get("started") or "")[:19].replace("T", " ")
+
+
 def is_regression(record: Mapping[str, Any]) -> bool:
     """Return True if the losses of a run are squared errors, which have no unit and are no logarithms."""
     return "--regression-target" in shlex.split(record.get("command") or "")
