@@ -23,6 +23,9 @@ TESTED = (
     f"{SEED})"
 )
 
+#: characters at both ends of a long value
+_SHOWN = 30
+
 
 def table_record(table: Table, baseline: str | None, x: str | None) -> dict[str, Any]:
     """Return a table as data, with its paired tests.
@@ -374,10 +377,26 @@ def _in_common(table: Table) -> list[str]:
         *distinct("translated with", results, lambda result: (result.get("scores") or {}).get("search")),
         *(parameters if len({_parameters(result) for result in results} - {None}) < 2 else []),
         *signatures,
+        *_options(table),
         *_inputs(table),
         *environment(results),
         *(f"* {slot}: `{text}`" for slot, text in sorted(fillings)),
     ]
+
+
+def _options(table: Table) -> list[str]:
+    """Return a line with the options that differ between runs: the name of a row has the first that tells it apart."""
+    differing = []
+    for flag in differing_options([table.runs]):
+        if flag not in INPUTS:
+            values = dict.fromkeys(run.settings.get(flag, "not given") or "given" for run in table.runs if run.settings)
+            differing.append(f"`{flag}` ({', '.join(map(_shortened, values))})")
+    return [f"* options that differ between runs: {', '.join(differing)}"] if differing else []
+
+
+def _shortened(value: str) -> str:
+    """Return both ends of a long value, such as a list of paths."""
+    return value if len(value) <= 2 * _SHOWN else f"{value[:_SHOWN]}...{value[-_SHOWN:]}"
 
 
 def _inputs(table: Table) -> list[str]:

@@ -116,6 +116,18 @@ def test_what_is_in_one_table_and_what_warns(tmp_path, compare, shown, second, t
     assert bool(text) == bool(warning), text
 
 
+def test_all_options_that_differ_are_named(tmp_path, compare, shown) -> None:
+    """The name of a row has one of them, or a label alone."""
+    for name, options in {"a": "--dropout 0.1 --lr 1", "b": "--dropout 0.2 --lr 2 --fp16"}.items():
+        command = f"fairseq-train data {options} --seed 1"
+        write_run(tmp_path / "init" / name, {"init": name, "seed": "1"}, [1.0], command=command)
+        write_run(tmp_path / "same" / name, {"init": "x", "seed": "1"}, [1.0], command=command)
+    line = "* options that differ between runs: `--dropout` (0.1, 0.2), `--fp16` (not given, given), `--lr` (1, 2)\n"
+    for folder, names in (("init", ["a", "b"]), ("same", ["--dropout 0.1", "--dropout 0.2"])):
+        assert [row["name"] for row in compare(tmp_path / folder)[0]["rows"]] == names
+        assert line in shown("compare", tmp_path / folder)
+
+
 def test_runs_on_other_training_data_or_vectors_are_other_rows(tmp_path, compare, shown) -> None:
     """Also with equal options, and only if their content differs: a folder may have moved."""
     test = {"test.bin": "t", "dict.txt": "v"}
