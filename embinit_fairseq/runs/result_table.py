@@ -293,13 +293,19 @@ def _grouped(runs: Sequence[Run], keys: Sequence[str]) -> dict[tuple[str, ...], 
 def differing_options(groups: Iterable[Sequence[Run]]) -> list[str]:
     """Return the options and recorded inputs that differ within a group; runs without a command have none."""
     differing = set()
-    for runs in groups:
+    for runs in map(list, groups):
         settings = [run.settings for run in runs if run.settings]
         flags = {flag for options in settings for flag in options}
-        for flag in flags:
-            values = {options.get(flag) for options in settings}
-            differing |= {flag} if len(values - {None} if flag in INPUTS else values) > 1 else set()
+        differing |= {flag for flag in flags - {*INPUTS} if len({options.get(flag) for options in settings}) > 1}
+        differing |= {key for key in flags & {*INPUTS} if _differs_within_seeds(runs, key)}
     return sorted(differing)
+
+
+def _differs_within_seeds(runs: Sequence[Run], key: str) -> bool:
+    """Return True if an input of `INPUTS` differs, unless each seed has an input of its own, as with random splits."""
+    pairs = {(run.seed, run.settings[key]) for run in runs if key in run.settings}
+    seeds, contents = ({pair[at] for pair in pairs} for at in (0, 1))
+    return len(contents) > 1 and not len(pairs) == len(seeds) == len(contents)
 
 
 def _naming_labels(keys: Sequence[str], groups: Sequence[tuple[str, ...]]) -> list[int]:

@@ -147,6 +147,12 @@ def test_runs_on_other_training_data_or_vectors_are_other_rows(tmp_path, compare
     )
     (table,) = compare(tmp_path, "--by", "init")
     assert "different options are averaged (hash of training data, hash of vectors)" in " ".join(table["warnings"])
+    (tmp_path / "a/result.json").unlink()
+    (tmp_path / "d/result.json").unlink()
+    (table,) = compare(tmp_path)  # each seed has its own training data, as if it was split at random
+    assert [row["summary"]["val. loss (bits)"]["mean"] for row in table["rows"]] == [2.5]
+    assert not table["warnings"]
+    assert "(half)" in shown("compare", tmp_path)
 
 
 def test_runs_with_other_options_are_other_rows(tmp_path, compare, shown, figures, capsys) -> None:
