@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.io import read_json, write_json
+from embinit_fairseq.io import files_below, read_json, write_json
 from embinit_fairseq.runs.command import DATA, FREE_OPTIONS, LIMITS, PLACES, Command, joint_hash, parse_command
 from embinit_fairseq.runs.log import RunLog, best_place, nats, read_log
 from embinit_fairseq.runs.metrics import higher_is_better
@@ -261,7 +261,7 @@ def find_runs(argument: str) -> list[Run]:
     name, _, rest = argument.partition("=")
     is_named = bool(rest) and bool(name) and not Path(argument).exists()
     path = Path(rest if is_named else argument)
-    folders = {record.parent for file in (RESULT, TRAINING) for record in path.rglob(file)}
+    folders = {file.parent for file in files_below(path) if file.name in (RESULT, TRAINING)}
     if not folders:
         reason = "no run in it" if path.is_dir() else "not a folder" if path.exists() else "no such folder"
         raise DataError(f"{path}: {reason}; name the folder of a run of `embinit run`, or one that has several")

@@ -73,6 +73,10 @@ def test_hashes_of_data_and_vectors(tmp_path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="empty: has no files"):
         data_hashes([tmp_path / "empty"])
+    (tmp_path / "linked").mkdir()
+    for name in ("input0", "label"):  # on another disk
+        (tmp_path / "linked" / name).symlink_to(tmp_path / name)
+    assert list(data_hashes([tmp_path / "linked"])) == ["all", "input0/train.bin", "label/dict.txt"]
     several = [tmp_path / "label", tmp_path / "input0"]
     names = [f"{tmp_path.as_posix()}/{name}" for name in ("label/dict.txt", "input0/train.bin")]
     assert list(data_hashes(several).items())[1:] == [(names[0], sha("c")), (names[1], sha("b"))]
