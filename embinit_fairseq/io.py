@@ -396,6 +396,24 @@ def _stranger(folder: Path, ours: Collection[str] | None) -> str | None:
     return None
 
 
+def files_below(folder: Path) -> list[Path]:
+    """Return the files (also broken links) at any depth of a folder, sorted, also in the linked folders.
+
+    A folder that is reached twice, as by a link to itself, counts once, without the link. `Path.rglob` leaves linked
+    folders out.
+    """
+    files, visited = [], set()
+    for root, folders, names in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(root)) in visited:
+            folders.clear()
+            continue
+        visited.add(real)
+        files += [Path(root, name) for name in names]
+        links = {name for name in folders if os.path.islink(os.path.join(root, name))}
+        folders[:] = [*sorted(set(folders) - links), *sorted(links)]  # in this order they are visited
+    return sorted(files)
+
+
 def _named(option: str, path: PathLike) -> str:
     return f"{option} {os.fspath(path)}".strip()
 

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.arguments import ArgumentParser
+from embinit_fairseq.io import files_below
 from embinit_fairseq.runs.metrics import known_direction
 from embinit_fairseq.runs.paired import seed_interval
 from embinit_fairseq.runs.record import read_run
@@ -95,7 +96,7 @@ def absorption(slot: dict[str, Any]) -> float | None:
 
 def write(args: argparse.Namespace) -> None:
     """Write one CSV file for all runs below a folder, ordered by their names."""
-    folders = sorted(path.parent for path in args.folder.rglob("result.json"))
+    folders = sorted(path.parent for path in files_below(args.folder) if path.name == "result.json")
     if not folders:
         sys.exit(f"error: {args.folder}: no result.json in it; name a folder with runs of embinit run")
     runs: dict[str, list[dict[str, Any]]] = {}
@@ -121,7 +122,7 @@ def save(rows: Sequence[dict[str, Any]], last: Sequence[str], path: Path) -> Non
 def perplexities(args: argparse.Namespace) -> None:
     """Write one CSV file of all adaptations to new words below a folder: a row per validation."""
     rows = []
-    for path in sorted(args.folder.rglob("results.json")):
+    for path in (path for path in files_below(args.folder) if path.name == "results.json"):
         model = path.parent.relative_to(args.folder).as_posix()
         for method, result in json.loads(path.read_text(encoding="utf-8")).items():
             for run, curve in result["curves"].items():

@@ -5,6 +5,7 @@ The newest checkpoint provides everything except the parameters; the optimizer's
 
 from __future__ import annotations
 
+import filecmp
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -127,7 +128,7 @@ def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
     Raises:
         CheckpointError: a checkpoint cannot be read, or is of another model.
         DataError: the texts of their trainings were prepared in different ways.
-        OptionError: a checkpoint is named twice.
+        OptionError: a checkpoint is named twice, or with its copy.
         OutputError: `output` cannot be written.
     """
     import torch
@@ -137,6 +138,7 @@ def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
     if twice is not None:
         raise OptionError(f"{twice}: given twice; name each checkpoint once")
     check_file(output, force, paths)
+    _check_no_copies(paths)
     newest: dict[str, Any] = {}
     states: dict[str, dict[str, Any]] = {}
     first: dict[str, torch.Tensor] = {}
@@ -163,6 +165,17 @@ def average(paths: Sequence[Path], output: Path, force: bool = False) -> None:
     extra = {name: value for name, value in (newest.get("extra_state") or {}).items() if not name.startswith("ema")}
     with whole_file(output, option="--output") as file:
         torch.save({**newest, "extra_state": extra, "model": means, "last_optimizer_state": None}, file)
+
+
+def _check_no_copies(paths: Sequence[Path]) -> None:
+    """Raise OptionError if a checkpoint would count twice, as with checkpoints/*.pt."""
+    for at, path in enumerate(paths):
+        for other in paths[:at]:
+            if path.is_file() and other.is_file() and filecmp.cmp(other, path, shallow=False):
+                raise OptionError(
+                    f"{path}: a copy of {other}, as fairseq makes one of the best and of the last checkpoint; name one "
+                    "of them, or give the run with --last N or --best N"
+                )
 
 
 def _means(model: dict[str, torch.Tensor], sums: dict[str, torch.Tensor], count: int) -> dict[str, torch.Tensor]:

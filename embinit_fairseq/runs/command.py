@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path, PurePath
 
 from embinit_fairseq.errors import DataError, OptionError
-from embinit_fairseq.io import sha256
+from embinit_fairseq.io import files_below, sha256
 from embinit_fairseq.vectors.open import parse_source
 
 #: options for the length of the training; only these make a finished run continue
@@ -206,7 +206,7 @@ def data_hashes(folders: Sequence[Path]) -> dict[str, str]:
     """
     hashes = {}
     for folder in folders:
-        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        files = list(filter(Path.is_file, files_below(folder)))
         chosen = [path for path in files if _is_binarised(path)] or files
         if not chosen:
             raise DataError(f"DATA {folder}: has no files; make the data with fairseq-preprocess --destdir")
@@ -225,4 +225,4 @@ def _is_binarised(path: Path) -> bool:
 
 
 def _has_binarised(folder: str) -> bool:
-    return Path(folder).is_dir() and any(map(_is_binarised, Path(folder).rglob("*")))
+    return Path(folder).is_dir() and any(map(_is_binarised, files_below(Path(folder))))

@@ -14,7 +14,7 @@ from embinit_fairseq.errors import DataError, counted
 from embinit_fairseq.io import read_lines
 from embinit_fairseq.runs.metrics import SCORES, TEXT_SCORES, known_direction, recorded_metrics, wrong_direction
 from embinit_fairseq.runs.paired import SEED, TRIALS, randomisation_tests, seed_interval
-from embinit_fairseq.runs.record import Run
+from embinit_fairseq.runs.record import INPUTS, Run
 from embinit_fairseq.runs.result_table import Result, Row, Table, curves_record, differing_options
 
 #: the test, for the reader of a table
@@ -22,6 +22,9 @@ TESTED = (
     f"p: two-sided, by paired approximate randomisation over the sentences of the test set ({TRIALS:,} trials, seed "
     f"{SEED})"
 )
+
+#: characters at both ends of a long value
+_SHOWN = 30
 
 
 def table_record(table: Table, baseline: str | None, x: str | None) -> dict[str, Any]:
@@ -374,9 +377,42 @@ def _in_common(table: Table) -> list[str]:
         *distinct("translated with", results, lambda result: (result.get("scores") or {}).get("search")),
         *(parameters if len({_parameters(result) for result in results} - {None}) < 2 else []),
         *signatures,
+        *_options(table),
+        *_inputs(table),
         *environment(results),
         *(f"* {slot}: `{text}`" for slot, text in sorted(fillings)),
     ]
+
+
+def _options(table: Table) -> list[str]:
+    """Return a line with the options that differ between runs: the name of a row has the first that tells it apart."""
+    differing = []
+    for flag in differing_options([table.runs]):
+        if flag not in INPUTS:
+            values = dict.fromkeys(run.settings.get(flag, "not given") or "given" for run in table.runs if run.settings)
+            differing.append(f"`{flag}` ({', '.join(map(_shortened, values))})")
+    return [f"* options that differ between runs: {', '.join(differing)}"] if differing else []
+
+
+def _shortened(value: str) -> str:
+    """Return both ends of a long value, such as a list of paths."""
+    return value if len(value) <= 2 * _SHOWN else f"{value[:_SHOWN]}...{value[-_SHOWN:]}"
+
+
+def _inputs(table: Table) -> list[str]:
+    """Return a line for the training data and one for the vectors, if runs differ in them: hash and path."""
+    lines = []
+    for key, option in INPUTS.items():
+        paths = {
+            run.inputs[key]: run.command.options.get(option, ())
+            for run in table.runs
+            if run.command and key in run.inputs
+        }
+        if len(paths) > 1:
+            lines.append(
+                f"* {key}: " + "; ".join(f"`{content}` ({' '.join(words)})" for content, words in paths.items())
+            )
+    return lines
 
 
 def _parameters(result: Result) -> int | None:

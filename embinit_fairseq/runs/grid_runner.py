@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from embinit_fairseq.runs.jobs import Cluster, Task, ThisMachine, visible_gpus
 from embinit_fairseq.runs.training import STOPPED
 
 _NAMED = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.+=@-]*): +(?=\S)")
+#: a first word that ends with a colon, as no program's name does
+_WRONGLY_NAMED = re.compile(r"""([^\s:'"$`(){}]+):\s""")
 #: seconds between two looks at the jobs of this machine and of a cluster, and between two lines of progress
 _LOOK, _LOOK_AT_CLUSTER, _REPORT = 0.1, 1.0, 60.0
 #: characters of the last line of a running command's log in the progress
@@ -74,16 +76,23 @@ class Outcome:
 
 
 def read_lines(text: str, logs: Path = Path()) -> list[Task]:
-    """Return the commands of a list, without empty lines and comments (`#`); raise OptionError without any command.
+    """Return the commands of a list, without empty lines and comments (`#`).
 
     Args:
         text: the list.
         logs: folder of the commands' logs.
+
+    Raises:
+        OptionError: the list has no command, a name with other characters, or one name twice.
     """
-    commands = [line.strip() for line in text.split("\n")]  # only LF ends a line: a command may have U+2028
     tasks = []
-    for number, command in enumerate((c for c in commands if c and not c.startswith("#")), start=1):
+    for number, command in enumerate(_commands(text), start=1):
         named = _NAMED.match(command)
+        if named is None and (wrong := _WRONGLY_NAMED.match(command)):
+            raise OptionError(
+                f"the list has the name {wrong[1]}, expected letters, digits and . _ + = @ -, since it becomes the "
+                "name of a log; give it another one"
+            )
         tasks.append(Task(named[1], command[named.end() :], logs) if named else Task(str(number), command, logs))
     if not tasks:
         raise OptionError("the list has no command; give one per line")
@@ -91,6 +100,19 @@ def read_lines(text: str, logs: Path = Path()) -> list[Task]:
         if count > 1:
             raise OptionError(f"the list has the name {name} twice; give each command a name of its own")
     return tasks
+
+
+def _commands(text: str) -> Iterator[str]:
+    """Yield the commands of a list; a command continues after a backslash at the end of its line, as in a shell."""
+    begun = ""
+    for line in [*text.split("\n"), ""]:  # only LF ends a line: a command may have U+2028
+        if begun or not line.lstrip().startswith("#"):
+            begun += line.rstrip()
+        if (len(begun) - len(begun.rstrip("\\"))) % 2:  # two backslashes are one character
+            begun = begun[:-1]
+        elif begun:
+            yield begun.strip()
+            begun = ""
 
 
 def run_grid(grid: Grid, tell: Callable[[str], None] = lambda text: None) -> Outcome:

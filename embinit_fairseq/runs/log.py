@@ -106,10 +106,12 @@ class RunLog:
         numbers = {key: value for key, value in record.items() if isinstance(value, (int, float, str))}
         values = {key[len(prefix) :]: float(value) for key, value in numbers.items() if key.startswith(prefix)}
         epoch = int(record["epoch"])
-        tag = "valid" if tag == self._subset else tag
+        # the text of the training may be validated, too
+        is_training = tag == "train" and (self._subset != "train" or "train_wall" in values)
         if tag is None:
             self.inner = {**values, "epoch": epoch}
-        elif tag in ("train", "valid"):
+        elif is_training or tag == self._subset:
+            tag = "train" if is_training else "valid"
             named = {f"{tag}_{key}": value for key, value in values.items()}
             self.epochs.setdefault(epoch, {}).update(named)
             if tag == "valid":

@@ -14,12 +14,12 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.errors import DataError
-from embinit_fairseq.io import read_json, write_json
+from embinit_fairseq.io import files_below, read_json, write_json
 from embinit_fairseq.runs.command import DATA, FREE_OPTIONS, LIMITS, PLACES, Command, joint_hash, parse_command
 from embinit_fairseq.runs.log import RunLog, best_place, nats, read_log
 from embinit_fairseq.runs.metrics import higher_is_better
@@ -30,6 +30,9 @@ LOG, CHECKPOINTS = "train.log", "checkpoints"
 TEXTS = ("test.hypothesis.text", "test.reference.text")
 #: flags of every command that are no settings of the experiment
 _NO_SETTINGS = (FREE_OPTIONS - LIMITS) | PLACES | {DATA, "--seed", "--seeds", "--output", "--data"}
+
+#: inputs of a training among its settings -> the option that names them
+INPUTS = {"hash of training data": DATA, "hash of vectors": "--embed-init-path"}
 
 
 # ---- Records --------------------------------------------------------------------------------------------------------
@@ -77,6 +80,12 @@ def add_scores(run: Path, scores: Mapping[str, Any], **more: Any) -> None:
     result = {**record, "scores": {**(record.get("scores") or {}), **scores}, **more}
     if result != record:
         write_json(run / RESULT, result)
+
+
+def last_start(run: Path) -> str:
+    """Return the local time at which the training of a run was last started, as logs have it; "" if it is unknown."""
+    sessions = (read_record(run / TRAINING).get("sessions") if (run / TRAINING).is_file() else None) or [{}]
+    return str(sessions[-1].get("started") or "")[:19].replace("T", " ")
 
 
 def is_regression(record: Mapping[str, Any]) -> bool:
@@ -159,9 +168,21 @@ class Run:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Return flag -> values of the command, without the seed, places and options that change no number."""
+        """Return flag -> values of the command, without the seed, places and options that change no number; `INPUTS`.
+
+        Without a command there are none.
+        """
         options = self.command.options if self.command else {}
-        return {flag: shlex.join(values) for flag, values in options.items() if flag not in _NO_SETTINGS}
+        settings = {flag: shlex.join(values) for flag, values in options.items() if flag not in _NO_SETTINGS}
+        return settings | self.inputs if options else {}
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Return the recorded ones of `INPUTS` -> beginning of the hash of their content, wherever the files are."""
+        data, vectors = self.record.get("data") or {}, self.record.get("vector_files") or {}
+        training = [value for name, value in data.items() if Path(name).name.startswith("train")]
+        contents = zip(INPUTS, (training, [*vectors.values()]))
+        return {key: joint_hash(dict(zip(map(str, count()), values)))[:8] for key, values in contents if values}
 
     def higher_is_better(self, metric: str) -> bool:
         """Return the direction of a metric: the recorded one for the run's metric, by name for others."""
@@ -240,7 +261,7 @@ def find_runs(argument: str) -> list[Run]:
     name, _, rest = argument.partition("=")
     is_named = bool(rest) and bool(name) and not Path(argument).exists()
     path = Path(rest if is_named else argument)
-    folders = {record.parent for file in (RESULT, TRAINING) for record in path.rglob(file)}
+    folders = {file.parent for file in files_below(path) if file.name in (RESULT, TRAINING)}
     if not folders:
         reason = "no run in it" if path.is_dir() else "not a folder" if path.exists() else "no such folder"
         raise DataError(f"{path}: {reason}; name the folder of a run of `embinit run`, or one that has several")

@@ -17,7 +17,7 @@ from embinit_fairseq.errors import DataError, OptionError
 from embinit_fairseq.runs.command import is_flag
 from embinit_fairseq.runs.log import best_place
 from embinit_fairseq.runs.metrics import FIGURES, SCORES, is_score
-from embinit_fairseq.runs.record import Run, find_runs
+from embinit_fairseq.runs.record import INPUTS, Run, find_runs
 
 #: order of rows: initialisations, then architectures (the rows of Li et al. 2020, Table 5); other names come later
 ORDER = tuple(
@@ -282,19 +282,30 @@ def _grouped(runs: Sequence[Run], keys: Sequence[str]) -> dict[tuple[str, ...], 
     for run in runs:
         options = {flag: value or "given" for flag, value in run.settings.items()}
         groups[
-            tuple(options.get(key, "not given") if is_flag(key) else run.labels.get(key, "-") for key in keys)
+            tuple(
+                options.get(key, "not given") if is_flag(key) or key in INPUTS else run.labels.get(key, "-")
+                for key in keys
+            )
         ].append(run)
     return groups
 
 
 def differing_options(groups: Iterable[Sequence[Run]]) -> list[str]:
-    """Return the options that differ within a group; runs without a command have none."""
+    """Return the options and recorded inputs that differ within a group; runs without a command have none."""
     differing = set()
-    for runs in groups:
+    for runs in map(list, groups):
         settings = [run.settings for run in runs if run.settings]
         flags = {flag for options in settings for flag in options}
-        differing |= {flag for flag in flags if len({options.get(flag) for options in settings}) > 1}
+        differing |= {flag for flag in flags - {*INPUTS} if len({options.get(flag) for options in settings}) > 1}
+        differing |= {key for key in flags & {*INPUTS} if _differs_within_seeds(runs, key)}
     return sorted(differing)
+
+
+def _differs_within_seeds(runs: Sequence[Run], key: str) -> bool:
+    """Return True if an input of `INPUTS` differs, unless each seed has an input of its own, as with random splits."""
+    pairs = {(run.seed, run.settings[key]) for run in runs if key in run.settings}
+    seeds, contents = ({pair[at] for pair in pairs} for at in (0, 1))
+    return len(contents) > 1 and not len(pairs) == len(seeds) == len(contents)
 
 
 def _naming_labels(keys: Sequence[str], groups: Sequence[tuple[str, ...]]) -> list[int]:

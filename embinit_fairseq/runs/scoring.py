@@ -20,7 +20,7 @@ from embinit_fairseq.errors import OptionError, counted
 from embinit_fairseq.io import read_json, write_json, write_text
 from embinit_fairseq.runs.detokenizers import Step, detokenizer, known_language, moses_tokenizer
 from embinit_fairseq.runs.metrics import DEFAULT_SCORES, FIGURES, SCORES, computed
-from embinit_fairseq.runs.record import RESULT, TRAINING, read_record, reference_files
+from embinit_fairseq.runs.record import RESULT, TRAINING, last_start, read_record, reference_files
 from embinit_fairseq.runs.translations import (
     Translations,
     check_dictionaries,
@@ -57,6 +57,8 @@ _ENDS = {"begin": re.compile(r"\s*(\w+|[^\w\s])"), "end": re.compile(r".*?(\w+|[
 _NO_CHANCE, _MARKED, _MOST_MARKED = 10, 0.9, 0.1
 #: characters in a note
 _SHOWN = 8
+#: checkpoints that a training replaces
+_REPLACED = frozenset(["checkpoint_best.pt", "checkpoint_last.pt"])
 #: key in the scores -> option of fairseq-generate, type
 _SETTINGS = {"beam": ("beam", int), "lenpen": ("lenpen", float), "checkpoint": ("path", str)}
 
@@ -211,6 +213,11 @@ def _translation_notes(request: ScoreRequest, texts: Texts) -> Iterator[str]:
     checkpoint = Path(translated.option("path") or "")
     if place.is_dir() and checkpoint.is_file() and place.resolve() not in checkpoint.resolve().parents:
         yield f"{translated.path} is of {checkpoint}, which is not in {place}: are these its translations?"
+    elif checkpoint.name in _REPLACED and "" < translated.ended < (now := last_start(place)):
+        yield (
+            f"{translated.path} is of {translated.ended}, and the training has continued at {now}: is it of this "
+            f"{checkpoint.name}? If not, translate again"
+        )
     if search := translated.search():
         yield f"translated with {search}: name this next to the score"
     if translated.option("prefix_size") == "1":

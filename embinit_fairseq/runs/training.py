@@ -301,15 +301,23 @@ def _search_path() -> str:
 # ---- The result -----------------------------------------------------------------------------------------------------
 
 
+def _updates(epochs: Mapping[Any, Mapping[str, float]]) -> float:
+    """Return the number of updates until the last value of the epochs."""
+    return max((values.get("valid_num_updates", 0.0) for values in epochs.values()), default=0.0)
+
+
 def _finish(folder: Path, record: Mapping[str, Any], log: RunLog, started: bool, notes: Sequence[str] = ()) -> Outcome:
-    """Write result.json. Scores and texts of a checkpoint that was replaced are dropped."""
+    """Write result.json. Scores and texts of a checkpoint that was replaced are dropped.
+
+    A training whose call was killed may have reached its end alone: its log has more updates than result.json.
+    """
     file = folder / RESULT
-    earlier: dict[str, Any] = {}
-    if started:
+    earlier = read_record(file) if file.is_file() and not started else {}
+    if started or (earlier and _updates(log.epochs) > _updates(earlier.get("epochs", {}))):
+        earlier = {}
         for text in TEXTS:
             (folder / text).unlink(missing_ok=True)
-    else:
-        earlier = read_record(file) if file.is_file() else {}
+    if not started:
         write_json(folder / TRAINING, record)
     result = result_of(record, folder, log, earlier) if log.sessions else {**earlier, **record}
     write_json(file, result)

@@ -26,6 +26,7 @@ _LOGS = ("{subset}.generate.log", "generate-{subset}.txt", "{subset}/generate.lo
 _END = re.compile(r"Translated ([\d,]+) sentences|Total time: ")
 #: options as fairseq before 0.10 prints them
 _NAMESPACE = re.compile(r"(?:^|\| )(Namespace\(.*\bscore_reference=.*)")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?= \| )")
 _DATA_SET = re.compile(r".* \| \S+ \S+ [^\s-]+-([^\s-]+) \d+ examples$")
 #: option of fairseq-generate -> default; another value changes the translations of a plain beam search
 SEARCH = {
@@ -80,6 +81,7 @@ class Translations:
         target_lang: target language by the options, or by the data.
         nbest: the largest number of translations of a sentence.
         is_text: True for plain text, False for output of fairseq-generate.
+        ended: local time of the last line of the log, such as 2026-01-31 12:00:00; "" if its lines have none.
     """
 
     path: Path
@@ -91,6 +93,7 @@ class Translations:
     target_lang: str | None = None
     nbest: int = 1
     is_text: bool = False
+    ended: str = ""
 
     def option(self, name: str) -> str | None:
         """Return an option of fairseq-generate as text."""
@@ -348,6 +351,7 @@ def read_translations(paths: Sequence[Path]) -> Translations:
         configuration=configuration,
         target_lang=lang,
         nbest=max(shard.nbest for shard in shards),
+        ended=next((time[0] for line in reversed(files[-1][1]) if (time := _TIME.match(line))), ""),
     )
 
 

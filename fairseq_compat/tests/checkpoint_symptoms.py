@@ -290,6 +290,27 @@ def begin(folder: Path, rank: int = 0, **options) -> SimpleNamespace:
     return trainer
 
 
+@in_folder
+def missing_checkpoints(folder: Path) -> None:
+    """Named checkpoints that do not exist, outside of --save-dir and inside of it."""
+    run, other = folder / "run", folder / "other.pt"
+    run.mkdir()
+    for option in ("restore_file", "continue_once"):
+        if option in CheckpointConfig.__dataclass_fields__:
+            with refused(f"--{option.replace('_', '-')} {other}: no such file", "from the working directory"):
+                begin(run, **{option: str(other)})
+    begin(run, restore_file=str(run / "checkpoint_last.pt"))  # the first start of a command that a queue repeats
+    (run / "checkpoint1.pt").touch()
+    with refused("no such file", "from scratch"):
+        begin(run, restore_file=str(run / "checkpoint2.pt"))
+    with refused(f"give {run}/checkpoint1.pt"):
+        begin(run, restore_file="checkpoint1.pt")
+    begin(run, restore_file=str(run / "checkpoint1.pt"))
+    begin(run)
+    other.touch()
+    begin(run, continue_once=str(other))
+
+
 def train(folder: Path, ready) -> None:
     trainer = begin(folder)
     if os.fork() == 0:  # a data-loader worker, which outlives its parent for a while

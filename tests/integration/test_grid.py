@@ -40,9 +40,17 @@ def test_names_and_numbers() -> None:
     for text, expected in (
         ("# a comment\n\na.seed=1: echo x: y\n  echo b: c", [("a.seed=1", "echo x: y"), ("2", "echo b: c")]),
         ("a: echo x\u2028y\x85\r\nb: z\nB=1 echo d", [("a", "echo x\u2028y"), ("b", "z"), ("3", "B=1 echo d")]),
+        (
+            "a: x \\\r\n  --y 1\\\n\n  --z\\\n #2\n# no \\\nb: c \\\\\nd \\",
+            [("a", "x   --y 1"), ("2", "--z #2"), ("b", r"c \\"), ("4", "d")],
+        ),
     ):
         assert [(task.name, task.command) for task in read_lines(text)] == expected
-    for text, remedy in (("# x", "give one per line"), ("a: x\na: y", "a name of its own")):
+    for text, remedy in (
+        ("# x", "give one per line"),
+        ("a: x\na: y", "a name of its own"),
+        ("a/b: x", "name a/b, expected"),
+    ):
         with pytest.raises(OptionError, match=remedy):
             read_lines(text)
 

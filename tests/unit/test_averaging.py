@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from argparse import Namespace
 from pathlib import Path
 
@@ -124,6 +125,7 @@ def test_wrong_calls(tmp_path: Path, refused, monkeypatch) -> None:
     both = [f"both/checkpoint{name}.pt" for name in ("1", "2", "_1_500")]
     for name in ("1.pt", "2.pt", "run/checkpoint1.pt", "run/checkpoint2.pt", "one/checkpoint1.pt", *both):
         write(tmp_path / name, weights(1), extra_state={"val_loss": 1.0})
+    shutil.copy(tmp_path / "1.pt", tmp_path / "last.pt")
     write(tmp_path / "more.pt", {**weights(1), "a.more": torch.ones(1)})
     write(tmp_path / "shape.pt", {**weights(1), "decoder.bias": torch.ones(1)})  # torch would stretch it
     write(tmp_path / "fewer.pt", {name: value for name, value in weights(1).items() if name != "decoder.bias"})
@@ -144,6 +146,7 @@ def test_wrong_calls(tmp_path: Path, refused, monkeypatch) -> None:
         ("run --best 2 --by epochs", "--by epochs.*--last N"),
         ("1.pt", "1.pt: one checkpoint"),
         ("1.pt 1.pt", "1.pt: given twice"),
+        ("1.pt more.pt last.pt", "last.pt: a copy of 1.pt, as .* of the last"),
         ("1.pt 2.pt --output 2.pt", "--output 2.pt.*another --output"),
         ("empty.pt 1.pt", "empty.pt: holds no model"),
         *(

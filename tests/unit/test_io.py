@@ -209,3 +209,14 @@ def test_versions_and_hardware_are_named(monkeypatch):
     assert {"cpu", "cores", "threads", "gpus"} == set(machine.hardware())
     assert machine.package_versions(["numpy", "no-such-package"])["no-such-package"] is None
     assert {"python", "torch", "revision"} <= set(machine.versions())
+
+
+def test_files_in_linked_folders_are_found_once(tmp_path):
+    for name in ("runs/b/1", "elsewhere/deep/2", "runs/c/3"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "runs/a").symlink_to("b")
+    (tmp_path / "runs/d").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere/up").symlink_to(tmp_path / "runs")
+    found = [path.relative_to(tmp_path).as_posix() for path in io.files_below(tmp_path / "runs")]
+    assert found == ["runs/b/1", "runs/c/3", "runs/d/deep/2"]

@@ -116,6 +116,45 @@ def test_what_is_in_one_table_and_what_warns(tmp_path, compare, shown, second, t
     assert bool(text) == bool(warning), text
 
 
+def test_all_options_that_differ_are_named(tmp_path, compare, shown) -> None:
+    """The name of a row has one of them, or a label alone."""
+    for name, options in {"a": "--dropout 0.1 --lr 1", "b": "--dropout 0.2 --lr 2 --fp16"}.items():
+        command = f"fairseq-train data {options} --seed 1"
+        write_run(tmp_path / "init" / name, {"init": name, "seed": "1"}, [1.0], command=command)
+        write_run(tmp_path / "same" / name, {"init": "x", "seed": "1"}, [1.0], command=command)
+    line = "* options that differ between runs: `--dropout` (0.1, 0.2), `--fp16` (not given, given), `--lr` (1, 2)\n"
+    for folder, names in (("init", ["a", "b"]), ("same", ["--dropout 0.1", "--dropout 0.2"])):
+        assert [row["name"] for row in compare(tmp_path / folder)[0]["rows"]] == names
+        assert line in shown("compare", tmp_path / folder)
+
+
+def test_runs_on_other_training_data_or_vectors_are_other_rows(tmp_path, compare, shown) -> None:
+    """Also with equal options, and only if their content differs: a folder may have moved."""
+    test = {"test.bin": "t", "dict.txt": "v"}
+    for name, data, train, vectors in (
+        ("a", "full", "1", "x"),
+        ("b", "moved", "1", "x"),
+        ("c", "half", "2", "x"),
+        ("d", "full", "1", "y"),
+    ):
+        command = f"fairseq-train {data} --embed-init-path encoder=a.vec --seed {ord(name)}"
+        inputs = {"data": {"all": name, "train.bin": train, **test}, "vector_files": {"a.vec": vectors}}
+        write_run(tmp_path / name, {"init": "x", "seed": str(ord(name))}, [ord(name) - 96.0], command=command, **inputs)
+    (table,) = compare(tmp_path)
+    assert sorted(row["summary"]["val. loss (bits)"]["mean"] for row in table["rows"]) == [1.5, 3.0, 4.0]
+    assert all(
+        part in shown("compare", tmp_path) for part in ("* hash of training data: ", "(half)", "hash of vectors")
+    )
+    (table,) = compare(tmp_path, "--by", "init")
+    assert "different options are averaged (hash of training data, hash of vectors)" in " ".join(table["warnings"])
+    (tmp_path / "a/result.json").unlink()
+    (tmp_path / "d/result.json").unlink()
+    (table,) = compare(tmp_path)  # each seed has its own training data, as if it was split at random
+    assert [row["summary"]["val. loss (bits)"]["mean"] for row in table["rows"]] == [2.5]
+    assert not table["warnings"]
+    assert "(half)" in shown("compare", tmp_path)
+
+
 def test_runs_with_other_options_are_other_rows(tmp_path, compare, shown, figures, capsys) -> None:
     """In tables and curves; --by averages them, and says so."""
     for name, options in {"a": "", "b": "--lr 0.1", "c": "--lr 0.1", "d": "--lr 0.1 --fp16"}.items():

@@ -39,6 +39,19 @@ def test_values_of_epochs_and_validations(tmp_path) -> None:
     assert {name: option_in(head, name) for name in options} == options
 
 
+@pytest.mark.parametrize("first", ["test", "train"])
+def test_the_first_subset_is_the_validation_whatever_the_others_are_called(tmp_path, first) -> None:
+    """fairseq chooses checkpoint_best.pt by the first of --valid-subset, here `test,valid` and `train,valid`."""
+    messages = [
+        (first, json_line(first, 1, 10, loss=4.0)),
+        ("valid", json_line("valid", 1, 10, loss=1.0)),
+        ("train", json_line("train", 1, 10, loss=5.0, train_wall=7)),
+    ]
+    log = read_log(write_log(tmp_path / "a.log", messages, configuration(subset=f"{first},valid")))
+    assert log.epochs[1] | {"valid_loss": 4.0, "train_loss": 5.0} == log.epochs[1]
+    assert log.validations[10]["valid_loss"] == 4.0
+
+
 def test_a_continued_run_has_two_sessions_and_the_later_values(tmp_path) -> None:
     other = ("valid1", json_line("valid1", 1, 10, loss=9.0))  # another validation set
     file = write_log(tmp_path / "a.log", [*json_messages()[:3], other])

@@ -73,6 +73,10 @@ def test_hashes_of_data_and_vectors(tmp_path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="empty: has no files"):
         data_hashes([tmp_path / "empty"])
+    (tmp_path / "linked").mkdir()
+    for name in ("input0", "label"):  # on another disk
+        (tmp_path / "linked" / name).symlink_to(tmp_path / name)
+    assert list(data_hashes([tmp_path / "linked"])) == ["all", "input0/train.bin", "label/dict.txt"]
     several = [tmp_path / "label", tmp_path / "input0"]
     names = [f"{tmp_path.as_posix()}/{name}" for name in ("label/dict.txt", "input0/train.bin")]
     assert list(data_hashes(several).items())[1:] == [(names[0], sha("c")), (names[1], sha("b"))]
@@ -181,6 +185,21 @@ def test_the_same_call_again_does_nothing_and_more_epochs_go_on(tmp_path, call, 
         run_folder.reached(old, new, RunLog(saved_updates=20))
     )  # killed after its last save
     assert run_folder.reached(old, new, RunLog(saved_updates=19)) is None
+
+
+def test_scores_of_a_replaced_model_are_dropped_also_if_the_call_that_trained_was_killed(
+    tmp_path, call, training, monkeypatch
+) -> None:
+    call("--max-epoch", "2")
+    (tmp_path / "run/result.json").write_text(json.dumps({**result(tmp_path), "scores": {"bleu": {"score": 1.0}}}))
+    texts = tmp_path / "run/test.hypothesis.text"
+    texts.write_text("a\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(launch, "_finish", lambda *_, **__: None)  # killed, while the training itself goes on to its end
+        call("--max-epoch", "3")
+    assert not call("--max-epoch", "3").started
+    assert (list(result(tmp_path)["epochs"]), result(tmp_path)["scores"]) == (["1", "2", "3"], {})
+    assert not texts.exists()
 
 
 def test_a_training_that_was_stopped_and_has_saved_is_continued(tmp_path, call, training, capsys) -> None:

@@ -239,6 +239,26 @@ def test_a_log_of_another_run_is_named(scored, run, capsys) -> None:
         assert ("are these its translations" in capsys.readouterr().err) == is_named
 
 
+@pytest.mark.parametrize(
+    ("started", "checkpoint", "is_named"),
+    [
+        ("2026-01-31T12:00:01+01:00", "checkpoint_best.pt", True),
+        ("2026-01-31T12:00:01+01:00", "checkpoint3.pt", False),  # is not replaced
+        ("2026-01-31T11:00:00+01:00", "checkpoint_best.pt", False),
+        (None, "checkpoint_best.pt", False),
+    ],
+)
+def test_a_log_that_is_older_than_the_training_is_named(scored, run, capsys, started, checkpoint, is_named) -> None:
+    sessions = [{"started": "2026-01-31T09:00:00+01:00"}, {"started": started}]
+    write_run(run, {"seed": "1"}, [2.0], sessions=sessions if started else [])
+    (run / checkpoint).touch()
+    generate_log(run / "test.generate.log", TOKENS)
+    log = (run / "test.generate.log").read_text().replace("run/best.pt", str(run / checkpoint))
+    (run / "test.generate.log").write_text(log.replace("... | INFO", "2026-01-31 12:00:00 | INFO"))
+    assert main(["score", str(run), "--ref", "raw"]) == 0
+    assert ("has continued at 2026-01-31 12:00:01" in capsys.readouterr().err) == is_named
+
+
 def test_scores_of_the_test_set_go_to_the_result(scored, run, capsys) -> None:
     others = {"ter": {"score": 5.0}, "mismatched": {"accuracy": 1.0}, "test_macro_f1": 3.0, "beam": 2}
     write_run(run, {"seed": "1"}, [2.0], scores=others)

@@ -30,6 +30,7 @@ FIXES = {
         "paused_trainings",
         "other_languages",
         "mismatched_weights",
+        "missing_checkpoints",
     ),
     "fairseq.file_io": ("atomic_copies",),
     "fairseq.utils": ("empty_user_dirs", "replaced_words", "byte_order_marks", "evaluated_options"),
