@@ -109,7 +109,7 @@ def test_words_and_their_subwords(tmp_path):
 @pytest.mark.parametrize(("text", "symbols", "said"), [
     ("sam\nbilbo\n", "bilbo", "new.txt:2: .*'bilbo'.*remove"),
     ("sam\nfrodo\nsam\n", "bilbo", "new.txt:3: 'sam'.*line 1"),
-    ("sam frodo\n", "bilbo", "new.txt:1: 'sam frodo'.*one per line"),
+    ("sam frodo\n", "bilbo", "new.txt:1: found 'sam frodo'.*one per line"),
     ("madeupword0012\n", "bilbo", "new.txt:1: .*another name"),
     ("sam\t12\n", "bilbo 12", "new.txt:1: found 12 after the tab.*cut -f1"),
     ("sam\t-3.25\n", "bilbo", "new.txt:1: found -3.25 after the tab.*cut -f1"),
@@ -118,6 +118,8 @@ def test_words_and_their_subwords(tmp_path):
     ("bilbo\nfrodo\n<mask>\n", "bilbo <mask>", r":1: .*'bilbo' already.*1 other word: line 3\)"),
     ("in\n", "▁the in", r":1: a word at its beginning is written '▁in'; .*write ▁ before"),
     ("in\n", "Ġthe in", r":1: a word at its beginning is written 'Ġin'"),
+    ("a b\na\nc\n\tx\n", "", r":1: found 'a b', .*1 other word: line 4\); write one per line"),
+    ("a\na\nb\nb\na\n", "", r":2: 'a' is in line 1 already \(and 2 other words: lines 4, 5\); remove"),
     ("▁the\n", "▁the in", r":1: the dictionary has '▁the' already; remove"),
 ])  # fmt: skip
 def test_lists_that_are_refused(tmp_path, text, symbols, said):
