@@ -89,7 +89,7 @@ _ODD = {
 #: column of the table -> the lines that it counts, for people
 MEANING = {
     "empty": "no words (kept: delete them, of two languages in both files)",
-    "long": f"more than {LONG:,} words",
+    "long": f"more than {LONG:,} words (write a sentence per line; with labels train with --shorten-method truncate)",
     "CR": "another end of a line inside, which becomes a space",
     "symbols": "<s>, </s>, <pad>, <unk> or <mask> in writing",
     "segmented": "subwords (@@ or ▁)",
