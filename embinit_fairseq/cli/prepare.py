@@ -16,6 +16,8 @@ from embinit_fairseq.vocab.preparation_options import steps_help
 
 #: share of <unk> above which a line names remedies
 _MANY_UNKNOWN = 0.1
+#: share of the largest class from which a constant answer is a high accuracy
+_ONE_CLASS = 0.8
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -96,6 +98,14 @@ def render(record: dict[str, Any]) -> str:
     if record["classes"]:
         about = [f"of {record['label_dictionary']}"] if record["label_dictionary"] else []
         about += ["_ for spaces"] if record["spaces_in_classes"] else []
-        lines.append(" ".join([f"classes        {', '.join(record['classes'])}", *(f"({text})" for text in about)]))
+        examples = record["class_counts"]
+        names = [f"{name} {examples[name]:,}" if name in examples else name for name in record["classes"]]
+        lines.append(" ".join([f"classes        {', '.join(names)}", *(f"({text})" for text in about)]))
+        largest = max(examples.values(), default=0) / max(sum(examples.values()), 1)
+        if largest > _ONE_CLASS:
+            lines.append(
+                f"attention      {largest:.0%} of the training text is one class: accuracy says little; take "
+                "--criterion sentence_prediction_metrics --glue-metrics macro_f1"
+            )
     lines.append(f"written        {record['output']}: bin (with preparation.json), text")
     return "\n".join([*lines, f"next           {record['next']}"])

@@ -58,6 +58,10 @@ _SPLIT_OFF = re.compile(
     "[\u0300-\u036f\u0591-\u05af\u0e47-\u0e4e\u0ec8-\u0ecc\u1037\u103a\u17c9-\u17d3\u200c\u200d\u20d0-\u20f0"
     "\ufe00-\ufe0f\U000e0100-\U000e01ef]"
 )
+#: hyphens at the end of a line, and the sign that programs for PDF write for them
+_HYPHENS = ("-", "\u2010", "\xac")
+#: ligatures of Latin letters
+_LIGATURE = re.compile("[\ufb00-\ufb06]")
 #: non-joiner, a half-space in Persian; sentencepiece makes a space of it
 _NON_JOINER = "\u200c"
 #: a cell with tabs, quotes or ends of lines, as spreadsheets write it
@@ -78,12 +82,14 @@ _ODD = {
     "garbled": lambda line: not line.isascii() and _GARBLED.search(line) is not None,
     "decomposed": lambda line: not unicodedata.is_normalized("NFC", line),
     "marks": lambda line: _has_split_word(unicodedata.normalize("NFC", line)),
+    "ligatures": lambda line: not line.isascii() and _LIGATURE.search(line) is not None,
+    "broken": lambda line: (end := line.rstrip()).endswith(_HYPHENS) and end[-2:-1].isalpha(),
     "quoted": lambda line: _QUOTED.fullmatch(line) is not None,
 }
 #: column of the table -> the lines that it counts, for people
 MEANING = {
     "empty": "no words (kept: delete them, of two languages in both files)",
-    "long": f"more than {LONG:,} words",
+    "long": f"more than {LONG:,} words (write a sentence per line; with labels train with --shorten-method truncate)",
     "CR": "another end of a line inside, which becomes a space",
     "symbols": "<s>, </s>, <pad>, <unk> or <mask> in writing",
     "segmented": "subwords (@@ or ▁)",
@@ -95,6 +101,9 @@ MEANING = {
     "decomposed": "accents that are characters of their own, so that words differ from composed ones, and Moses splits "
     "them: convert the text to Unicode's form NFC",
     "marks": "marks or joiners in words (Persian, Yoruba ...): for Moses words, for sentencepiece spaces: take spacy",
+    "ligatures": "ligatures of PDF files, so that words differ (letters: sed 's/\ufb00/ff/g; s/\ufb01/fi/g; "
+    "s/\ufb02/fl/g; s/\ufb03/ffi/g; s/\ufb04/ffl/g' FILE > NEW)",
+    "broken": "a hyphen at the end (if it breaks a word: join lines to sentences, without heads and numbers of pages)",
     "quoted": "cells in quotes, which are text in .tsv (a table of a spreadsheet: save it as .csv)",
 }
 
@@ -110,6 +119,7 @@ class Checked:
         mark: the file begins with a byte-order mark.
         odd: name of a kind (see MEANING) -> (number of lines, numbers of the first ones).
         labels: label -> line of its first occurrence, of a column with labels.
+        label_counts: label -> its number of lines.
     """
 
     raw_text: RawText
@@ -118,6 +128,7 @@ class Checked:
     mark: bool = False
     odd: dict[str, tuple[int, list[int]]] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
+    label_counts: Counter[str] = field(default_factory=Counter)
 
     def entry(self) -> dict[str, Any]:
         """Return the numbers, for the record."""
@@ -137,6 +148,7 @@ def check_raw_text(raw_text: RawText, steps: Collection[str] = ("spacy",)) -> Ch
     is_used = {
         "quoted": raw_text.field is not None and is_of_tabs(raw_text.path),
         "unspaced": _WITHOUT_SPACES.isdisjoint(steps),
+        "ligatures": "sentencepiece" not in steps,  # its rules write them as letters
         "marks": not {"moses", "sentencepiece"}.isdisjoint(steps),
     }
     kinds = {name: is_odd for name, is_odd in _ODD.items() if is_used.get(name, True)}
@@ -151,6 +163,7 @@ def check_raw_text(raw_text: RawText, steps: Collection[str] = ("spacy",)) -> Ch
         checked.lines += 1
         if raw_text.is_label:
             checked.labels.setdefault(line.strip(), number)
+            checked.label_counts[line.strip()] += 1
         else:
             hashes.append(hash(line))
         for name, is_odd in kinds.items():
@@ -220,6 +233,16 @@ def class_of(label: str) -> str:
     return "_".join(label.split())
 
 
+def class_counts(checked: Sequence[Checked], split: str) -> dict[str, int]:
+    """Return class -> number of its examples in a split."""
+    counts: Counter[str] = Counter()
+    for one in checked:
+        if one.raw_text.is_label and one.raw_text.split == split:
+            for label, count in one.label_counts.items():
+                counts[class_of(label)] += count
+    return dict(counts)
+
+
 def _check_labels(labelled: Sequence[Checked], is_regression: bool) -> None:
     """Raise DataError, with the line, for a label that cannot be a number, or a class."""
     spellings: dict[Decimal | str, str] = {}
@@ -277,11 +300,12 @@ def _classes(labelled: Sequence[Checked], trained: Sequence[str] | None) -> list
 
 
 def table_rows(checked: Sequence[Checked]) -> list[list[str]]:
-    """Return the table of the check: a heading, then a row per text."""
+    """Return the table of the check: a heading with the kinds of odd lines that occur, then a row per text."""
     texts = [one for one in checked if not one.raw_text.is_label]
-    rows = [["text", "lines", *_ODD, "doubled", "BOM"]]
+    kinds = [name for name in _ODD if any(one.odd[name][0] for one in texts)]
+    rows = [["text", "lines", *kinds, "doubled", "BOM"]]
     for one in texts:
-        counts = [one.lines, *(one.odd[name][0] for name in _ODD), one.doubled]
+        counts = [one.lines, *(one.odd[name][0] for name in kinds), one.doubled]
         rows.append([str(one.raw_text), *(f"{count:,}" for count in counts), "yes" if one.mark else "no"])
     return rows
 

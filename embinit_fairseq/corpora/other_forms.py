@@ -1,4 +1,4 @@
-"""Recognise a file that does not have a text per line: markup, subtitles, columns, tags.
+"""Recognise a file that does not have a text per line: markup, subtitles, transcripts, sequences, columns, tags.
 
 Marks would become words, and nobody would notice. The error has the command that makes a text or a table of the file.
 """
@@ -21,16 +21,22 @@ class _Form(NamedTuple):
         pattern: the beginning of its lines.
         share: smallest share of the first lines that fit the pattern.
         remedy: the command that makes a text or a table of FILE.
+        first: the beginning of the first line, without which the pattern is too common.
     """
 
     name: str
     pattern: str
     share: float
     remedy: str
+    first: str = ""
 
 
 #: a sentence may have the form of a line by chance, so that nearly all lines must have it
 _NEARLY_ALL = 0.9
+#: a line that is an element or a tag
+_TAG = r"\s*(?:<(\w[\w:.-]*)\b[^<>]*>.*</\1>|</?[!?\w][^<>]*>)\s*$"
+_OWN_TEXT = "write its text, a sentence per line (ELAN, Transcriber: export it as a table or as text)"
+_TIME = r"\d+(?:\.\d+)?"
 _FORMS = (
     _Form(
         "translations in TMX",
@@ -48,12 +54,8 @@ _FORMS = (
         "take them out: python -c \"import html, re; [print(' '.join(html.unescape(s).split())) for s in "
         "re.findall('(?is)<seg[^>]*>(.*?)</seg>', open('FILE', encoding='utf-8').read())]\" > NEW",
     ),
-    _Form(
-        "XML or HTML",
-        r"\s*(?:<(\w[\w:.-]*)\b[^<>]*>.*</\1>|</?[!?\w][^<>]*>)\s*$",
-        _NEARLY_ALL,
-        "write its text, a sentence per line",
-    ),
+    _Form("XML or HTML", _TAG, _NEARLY_ALL, _OWN_TEXT),
+    _Form("XML or HTML", _TAG, 0.2, _OWN_TEXT, first=r"\ufeff?\s*<(?:\?xml|!DOCTYPE)\b"),
     _Form(
         "JSON",
         r"\s*(?:(?:\[\s*)*\{\s*\"|\[\s*\"|[\[{}\]]+,?\s*$|\"[^\"]*\"\s*:)",
@@ -66,6 +68,52 @@ _FORMS = (
         0.2,
         "take their text, a subtitle per line: tr -d '\\r' < FILE | LC_ALL=C awk -v RS= 'sub(/^([^\\n]*\\n)?[^\\n]*-->"
         '[^\\n]*\\n?/, "") {gsub(/<[^>]*>|[{]\\\\[^}]*[}]/, ""); gsub(/\\n/, " "); print}\' > NEW',
+    ),
+    _Form(
+        "a transcript in CHAT",
+        r"[@*%]\w|\t",
+        _NEARLY_ALL,
+        "take its utterances without their times (another tier, such as translations: T=%eng:): awk -v T='*' 'function "
+        'out() {if (index(s, T) == 1) {sub(/^[^\\t]*\\t/, "", s); print s}} {sub(/\\r$/, ""); '
+        'gsub(/ ?\\025[^\\025]*\\025/, "")} /^\\t/ {s = s " " substr($0, 2); next} {out(); s = $0} END {out()}\' '
+        "FILE > NEW",
+        first=r"\ufeff?@(?:UTF8|Begin|Font|PID|Window)\b",
+    ),
+    _Form(
+        "a TextGrid of Praat",
+        r"\ufeff?(?:File type|Object class)|\s*(?:[a-z ]+(?: ?\[\d*\])?:|(?:[xyz]?min|[xyz]?max|size|class|name|text|"
+        r"mark|number|time|value) = |tiers\?)",
+        _NEARLY_ALL,
+        "take the texts of its intervals: sed -nE 's/^ *text = \"(.*)\" *\\r?$/\\1/p' FILE > NEW",
+    ),
+    _Form(
+        "times of words in CTM",
+        rf"\S+ +(?:\d|[A-Z])\w* +{_TIME} +{_TIME} +\S+",
+        _NEARLY_ALL,
+        'write a recording per line: awk \'$1 != f {if (NR > 1) print ""; f = $1} {printf "%s ", $5} END {print ""}\' '
+        "FILE > NEW",
+    ),
+    _Form(
+        "segments in STM",
+        rf"\S+ +\S+ +\S+ +{_TIME} +{_TIME} +\S",
+        _NEARLY_ALL,
+        "take their text: sed -E '/^;;/d; s/^(\\S+ +){5}(<\\S*> *)?//' FILE > NEW",
+    ),
+    _Form(
+        "sequences in FASTA",
+        r"[>;]|[A-Za-z*.-]+\s*$",
+        _NEARLY_ALL,
+        "write a sequence per line, as words of K capitals: awk -v K=6 'function out(  i) {for (i = 1; i + "
+        'K <= length(s) + 1; i++) printf "%s ", substr(s, i, K); if (s) print ""; s = ""} {sub(/\\r$/, "")} /^[>;]/ '
+        "{out(); next} {s = s toupper($0)} END {out()}' FILE > NEW",
+        first=r"\ufeff?[>;]\S",
+    ),
+    _Form(
+        "reads in FASTQ",
+        r"[ACGTUN.]+\s*$|\+",
+        0.45,
+        "write it as FASTA first: awk 'NR % 4 == 1 {sub(/^@/, \">\"); print} NR % 4 == 2' FILE > NEW",
+        first=r"@\S+",
     ),
     _Form(
         "tokens in CoNLL-U",
@@ -105,6 +153,12 @@ _FORMS = (
         "name it .tsv, with the names of the columns in line 1, and give --text-columns; if tabs are spaces of the "
         "text: tr '\\t' ' ' < FILE > NEW",
     ),
+    _Form(
+        "a name of a recording before each text",  # of Kaldi or LibriSpeech; a text may begin with a date
+        r"(?!\d{4}-\d\d-\d\d\b)(?=\S*\d{3})\w+[-_]\S+ +\S[^\t]*$",
+        _NEARLY_ALL,
+        "take the texts alone: sed -E 's/^\\S+ +//' FILE > NEW",
+    ),
 )
 
 
@@ -114,7 +168,9 @@ def other_form(lines: Sequence[str]) -> tuple[str, str] | None:
     lines: lines with words, at most FIRST.
     """
     for form in _FORMS:
+        if not lines or not re.match(form.first, lines[0]):
+            continue
         fitting = sum(map(bool, map(re.compile(form.pattern).match, lines)))
-        if lines and fitting >= form.share * len(lines) and fitting:
+        if fitting and fitting >= form.share * len(lines):
             return form.name, form.remedy
     return None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from embinit_fairseq.corpora import fairseq_data
-from embinit_fairseq.corpora.checks import Checked, check_raw_text, check_together, class_of
+from embinit_fairseq.corpora.checks import Checked, check_raw_text, check_together, class_counts, class_of
 from embinit_fairseq.corpora.plan import LEARNED, OURS, Column, Plan
 from embinit_fairseq.corpora.raw_texts import LABEL, RawText
 from embinit_fairseq.corpora.subwords import MOST_LINES, learn_codes, learn_model
@@ -79,6 +79,7 @@ def prepare(plan: Plan, checked: Sequence[Checked], classes: Sequence[str], bars
         "dictionaries": sizes,
         "splits": splits,
         "classes": list(classes),
+        "class_counts": class_counts(checked, "train") if classes else {},
         "label_dictionary": plan.label_dictionary,
         "spaces_in_classes": bool(classes) and any(" " in label for one in checked for label in one.labels),
         "next": _next(plan, classes),

@@ -132,7 +132,10 @@ def _of_lines(files: list[tuple[str, Path]], columns: Columns) -> list[RawText]:
     raw_texts = [RawText(path, split, languages[suffix_of(path).lower()]) for split, path in files]
     for split in dict.fromkeys(split for split, _ in files):
         if missing := set(langs) - {one.column for one in raw_texts if one.split == split}:
-            raise OptionError(f"TEXT: the split {split} has no file in {min(missing)}; give both languages")
+            raise OptionError(
+                f"TEXT: the split {split} has no file in {min(missing)}; give both languages, or files of one language "
+                "the same ending"
+            )
     return sorted(raw_texts, key=lambda one: one.column != source)
 
 

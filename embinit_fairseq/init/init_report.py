@@ -160,10 +160,12 @@ def render(record: dict[str, Any]) -> str:
 
 
 def _found(source: dict[str, Any]) -> str:
-    """Return the number of words with a vector, by rule, and the coverage, as text."""
+    """Return the number of words with a vector, by rule, the coverage, and the number of composed rows, as text."""
     rules = ", ".join(f"{rule} {count:,}" for rule, count in source["rows_by_rule"].items())
     language = f" of {source['language']}" if source.get("language") else ""
-    return f"{counted(source['found'], 'word')}{language} ({rules}); coverage {shares(source)}"
+    rows = source.get("composed", 0)  # of --embed-init-oov subword; older reports do not have it
+    composed = f"; {counted(rows, 'row')} of other words composed" if rows else ""
+    return f"{counted(source['found'], 'word')}{language} ({rules}); coverage {shares(source)}{composed}"
 
 
 def _numbers(moments: dict[str, float], scale: float, ratio: float | None) -> str:

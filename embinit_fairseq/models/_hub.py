@@ -155,13 +155,28 @@ def tokens_of_input(task: Any) -> tuple[list[int], list[int]]:
 
 
 def input_of(task: Any, texts: Sequence[Sequence[str]]) -> Tensor:
-    """Return the ids (src_len,) of the symbols of one text or several, as in the task's data; `</s>` ends each."""
+    """Return the ids (src_len,) of the symbols of one text or several, as in the task's data.
+
+    `</s>` ends each text. Too long inputs are shortened if those of the training were (--shorten-method truncate).
+    """
     before, between = tokens_of_input(task)
     ids: list[int] = []
     for number, symbols in enumerate(texts):
         line = task.source_dictionary.encode_line(" ".join(symbols), append_eos=True, add_if_not_exist=False)
         ids += [*(between if number else before), *line.tolist()]
-    return torch.tensor(ids)
+    return _shortened(task, torch.tensor(ids))
+
+
+def _shortened(task: Any, ids: Tensor) -> Tensor:
+    """Return the ids (src_len,) of a sentence task as its data are shortened by --shorten-method truncate.
+
+    The last token stays, as fairseq_compat's `long_texts` keeps it in training. Masked models keep all ids: a cut could
+    take the `<mask>` away.
+    """
+    options = task.cfg or task.args
+    is_shortened = hasattr(options, "init_token") and getattr(options, "shorten_method", None) == "truncate"
+    limit = task.max_positions() if is_shortened else None
+    return ids if limit is None or len(ids) <= limit else torch.cat([ids[: limit - 1], ids[-1:]])
 
 
 class _FairseqsSegmenter:

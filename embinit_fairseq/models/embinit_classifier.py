@@ -68,7 +68,10 @@ class ClassifierHub(nn.Module):
         tokens = self.encode(*sentences).unsqueeze(0).to(next(self.model.parameters()).device)
         longest = self.model.max_positions()
         if tokens.shape[1] > longest:
-            raise DataError(f"the input has {tokens.shape[1]} tokens, the model has {longest} positions: shorten it")
+            raise DataError(
+                f"the input has {tokens.shape[1]} tokens, the model has {longest} positions: shorten it (a model "
+                "trained with --shorten-method truncate does so itself)"
+            )
         logits, _ = self.model(tokens, classification_head_name=head)
         if logits.shape[-1] == 1:
             return {"score": logits.item()}

@@ -203,6 +203,8 @@ def read_words(path: str, symbols: Collection[str]) -> list[NewWord]:
         DataError: a word is in the dictionary, is repeated, or cannot be a symbol; names file and line.
     """
     words: dict[str, NewWord] = {}
+    spaced: dict[int, str] = {}
+    repeated: dict[int, str] = {}
     present: dict[int, str] = {}
     for number, line in read_lines(path, DataError, "--words"):
         word, _, subwords = line.partition("\t")
@@ -210,10 +212,8 @@ def read_words(path: str, symbols: Collection[str]) -> list[NewWord]:
         if not line.strip():
             continue
         if word.split() != [word]:
-            raise DataError(
-                f"{path}:{number}: found {word!r}, expected one word (symbols have no spaces); write one per line, its "
-                "subwords after a tab if you like"
-            )
+            spaced[number] = word
+            continue
         if _COUNT.fullmatch(subwords.strip()) and not re.search(r"\d", word):
             raise DataError(
                 f"{path}:{number}: found {subwords.strip()} after the tab, expected the subwords of {word!r}; if these "
@@ -222,11 +222,21 @@ def read_words(path: str, symbols: Collection[str]) -> list[NewWord]:
         if is_filler(word):
             raise DataError(f"{path}:{number}: {word!r} is fairseq's name for an empty row; choose another name")
         if word in words:
-            raise DataError(f"{path}:{number}: {word!r} is in line {words[word].line} already; remove one of them")
-        if word in symbols:
+            repeated[number] = word
+        elif word in symbols:
             present[number] = word
         else:
             words[word] = NewWord(word, number, tuple(subwords.split()))
+    if spaced:
+        number, word = next(iter(spaced.items()))
+        raise DataError(
+            f"{path}:{number}: found {word!r}, expected one word (symbols have no spaces){_more(spaced)}; write one "
+            "per line, its subwords after a tab if you like"
+        )
+    if repeated:
+        number, word = next(iter(repeated.items()))
+        first = words[word].line
+        raise DataError(f"{path}:{number}: {word!r} is in line {first} already{_more(repeated)}; remove one of them")
     if present:
         raise DataError(f"{path}:{_present(present, symbols)}")
     if not words:
@@ -234,11 +244,17 @@ def read_words(path: str, symbols: Collection[str]) -> list[NewWord]:
     return list(words.values())
 
 
+def _more(words: dict[int, str]) -> str:
+    """Return the words after the first one for a message, with their lines."""
+    others = list(words)[1:]
+    lines = f"line{'s' * (len(others) > 1)} {listed(others, _NAMED)}"
+    return f" (and {counted(len(others), 'other word')}: {lines})" if others else ""
+
+
 def _present(present: dict[int, str], symbols: Collection[str]) -> str:
     """Return the message about words that the dictionary has, by line."""
-    (number, word), *others = present.items()
-    lines = f"line{'s' * (len(others) > 1)} {listed((line for line, _ in others), _NAMED)}"
-    more = f" (and {counted(len(others), 'other word')}: {lines})" if others else ""
+    number, word = next(iter(present.items()))
+    more = _more(present)
     mark = PREFIX.get(detect_style(symbols), "")
     if mark in ("▁", "Ġ") and not word.startswith(mark):
         start = f"a word at its beginning is written {mark + word!r}; inside of words the dictionary has {word!r}"

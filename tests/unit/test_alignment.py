@@ -231,6 +231,11 @@ SURFACES = st.text("abäßİı\u0308中", min_size=1, max_size=5) | st.lists(
 ).map("".join)
 
 
+def forms_of(surface: str) -> tuple[str, ...]:
+    """Return a text with and without Moses' escapes."""
+    return surface, unescape(surface), surface.strip("@"), surface.replace("'", "&apos;"), f"@{surface}@"
+
+
 @given(
     st.lists(SURFACES, min_size=1, max_size=8, unique=True),
     st.sampled_from(STYLES),
@@ -241,7 +246,7 @@ SURFACES = st.text("abäßİı\u0308中", min_size=1, max_size=5) | st.lists(
 def test_every_row_a_plan_misses_could_not_have_matched(surfaces, style, source_style, rules):
     """Reading only the planned rows gives the same alignment as reading everything."""
     symbols = sorted({s for surface in surfaces for s in spell(Token(surface, True, None), style)})
-    forms = {form for surface in surfaces for form in (surface, unescape(surface), surface.strip("@"))} - {""}
+    forms = {form for surface in surfaces for form in forms_of(surface)} - {""}
     cases = {case for form in forms for case in (form, form.upper(), normalize("NFC", form), normalize("NFD", form))}
     words = sorted({word for case in cases for each in STYLES for word in spell(Token(case, None, None), each)})
     dictionary = vocabulary(*symbols)

@@ -104,6 +104,14 @@ FORMS = {
     "lines of JSON": (["[", "  {", '    "t": "a"', "  }", "]"], "FILE.jsonl"),
     "subtitles": (["1", "00:01:02,345 --> 00:01:03,000", "a b", ""] * 4, "awk"),
     "captions": (["WEBVTT", "", "01:02.345 --> 01:03.000 align:start", "a b", ""], "awk"),
+    "XML with text": (['<?xml version="1.0"?>', *["<Sync time='1'/>", "a b", "c d"] * 9], "as a table"),
+    "CHAT": (["@UTF8", "@Begin", "*A:\ta b", "\tc", "%eng:\td"], "awk"),
+    "TextGrid": (['File type = "ooTextFile"', "xmin = 0", "    intervals [1]:", '        text = "a b"'], "sed -nE"),
+    "CTM": (["r1 1 0.10 0.25 a 0.9", "r1 A 0.40 0.1 b"], "awk"),
+    "STM": (["r1 1 sp1 0.10 2.25 <o,f0> a b"] * 9, "sed -E"),
+    "Kaldi": (["84-121123-0000 a b", "spk1-utt0002 c"], "sed -E"),
+    "FASTA": ([">s1 a b", "ACGT", "ACNNacgt", ">s2", "MKV*"], "awk -v K=6"),
+    "FASTQ": (["@r1/1", "ACGTN", "+", "II5#", "@r2", "ACG", "+r2", "III"], "as FASTA"),
     "CoNLL-U": (["# sent_id = 1", "# text = a", "1\ta\ta\tX\t_\t_\t0\troot\t_\t_", ""], "sed -n"),
     "CoNLL": (["-DOCSTART- -X- O", "", "a NN B-PER", "b VB O", ""], "awk"),
     "tags": (["a\tI-PER", "b\tO", ""], "awk"),
@@ -143,6 +151,47 @@ def test_the_command_for_subtitles_keeps_one_line_per_subtitle(form, encoding, e
     command = other_form(list(filter(None, SUBTITLES[form].split("\n"))))[1].split(": ", 1)[1]
     subprocess.run(["bash", "-c", command.replace("FILE", "train.srt").replace("NEW", "new")], cwd=tmp_path, check=True)
     assert (tmp_path / "new").read_bytes().decode(encoding) == "Chào anh\n\n7:30 -> 8 42\n"
+
+
+TEXTS = {
+    "CHAT": (
+        "@UTF8\n@Begin\n*A:\ta b . \x150_1500\x15\n%eng:\tx\n*B:\tc\n\td \x157_8\x15\r\n%eng:\ty\n@End\n",
+        "a b .\nc d\n",
+    ),
+    "TextGrid": ('xmin = 0\n        text = "a ""b""" \n        text = "c"\r\n', 'a ""b""\nc\n'),
+    "CTM": ("r1 1 0.1 0.2 a 0.9\nr1 1 0.3 0.2 b 0.9\nr2 1 0.1 0.2 c 0.9\n", "a b \nc \n"),
+    "STM": (";; x\nr1 1 s 0.1 0.2 <o,f0> a b\nr1 1 s 0.3 0.4 c\n", "a b\nc\n"),
+    "Kaldi": ("u-0001 a b\nu-0002  c\n", "a b\nc\n"),
+    "FASTA": (">s1 x\nACgtA\r\nCC\n\n>s2\nACGTAC\n>s3\nAC\n", "ACGTAC CGTACC \nACGTAC \n\n"),
+    "FASTQ": ("@r1\nACG\n+\n@II\n@r2\nTT\n+\n>I\n", ">r1\nACG\n>r2\nTT\n"),
+}
+
+
+@pytest.mark.parametrize("form", TEXTS)
+def test_the_commands_for_transcripts_and_sequences_write_a_text_per_line(form, tmp_path):
+    content, expected = TEXTS[form]
+    (tmp_path / "old").write_text(content, newline="")
+    command = re.search(r": ((?:awk|sed) .*)", other_form(FORMS[form][0])[1])[1]
+    subprocess.run(["bash", "-c", command.replace("FILE", "old").replace("NEW", "new")], cwd=tmp_path, check=True)
+    assert (tmp_path / "new").read_text() == expected
+
+
+def test_lines_that_break_words_and_ligatures_are_counted(tmp_path):
+    lines = ["Bundesver-", "the of\ufb01ce \u2010", "Haft\xac", "1990-", "- a -", "a", "of\ufb00"]
+    raw_text = RawText(write(tmp_path / "train.txt", lines), "train", "")
+    for step, ligatures in (("moses", [2, 7]), ("sentencepiece", [])):
+        odd = check_raw_text(raw_text, (step,)).odd
+        assert (odd["broken"][1], odd["ligatures"][1]) == ([1, 3], ligatures)
+    (line,) = [one for one in attention([check_raw_text(raw_text)]) if "ligatures" in one]
+    command = re.search("sed '.*' FILE", line)[0].replace("FILE", str(raw_text.path))
+    assert subprocess.run(["bash", "-c", command], capture_output=True, text=True).stdout.split()[2] == "office"
+
+
+@pytest.mark.parametrize(
+    "lines", [["@ann hello there", "@bob yes", "@ann no"], ["2020-01-02 a b"] * 3, [">a b c", "d e"]]
+)
+def test_replies_dates_and_quotes_are_text(lines):
+    assert other_form(lines) is None
 
 
 @pytest.mark.parametrize(

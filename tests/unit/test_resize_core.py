@@ -118,6 +118,8 @@ def test_words_and_their_subwords(tmp_path):
     ("bilbo\nfrodo\n<mask>\n", "bilbo <mask>", r":1: .*'bilbo' already.*1 other word: line 3\)"),
     ("in\n", "▁the in", r":1: a word at its beginning is written '▁in'; .*write ▁ before"),
     ("in\n", "Ġthe in", r":1: a word at its beginning is written 'Ġin'"),
+    ("a b\na\nc\n\tx\n", "", r":1: found 'a b', .*1 other word: line 4\); write one per line"),
+    ("a\na\nb\nb\na\n", "", r":2: 'a' is in line 1 already \(and 2 other words: lines 4, 5\); remove"),
     ("▁the\n", "▁the in", r":1: the dictionary has '▁the' already; remove"),
 ])  # fmt: skip
 def test_lists_that_are_refused(tmp_path, text, symbols, said):

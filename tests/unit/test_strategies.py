@@ -229,10 +229,12 @@ OLD = {
 def test_a_report_has_a_line_for_each_file_and_for_rows_with_a_vector():
     file = {"name": "b", "rows_by_rule": {"exact": 9}, "found": 9, "coverage_types": 0.25, "coverage_tokens": 0.5}
     slot = {**OLD, "matched": MOMENTS, "matched_absorption_ratio": 15.0, "tied": ["decoder"], "position_std": None}
-    slot["source"] = {"name": "a", "found_in_all": 1, "sources": [file, file]}
+    slot["source"] = {"name": "a", "found_in_all": 1, "sources": [file, {**file, "name": "c", "composed": 2}]}
     text = render({"strategy": "pretrained", "slots": {"encoder": slot}})
     assert "in all sources: 1 word\n" in text
-    assert text.count("b: 9 words (exact 9); coverage 25.0% of types, 50.0% of tokens\n") == 2
+    found = "9 words (exact 9); coverage 25.0% of types, 50.0% of tokens"
+    assert f"b: {found}\n" in text
+    assert f"c: {found}; 2 rows of other words composed\n" in text
     assert re.search(r"rows with a vector +-3 +3.5 +0.02 +0.375 +7.5 +15\n", text)
     assert "encoder (tied with decoder): 1,000 x 300  init:pretrained|" in text
 

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fairseq.data import ListDataset
+from fairseq.tasks import sentence_prediction
 from small_models import ARCHITECTURES, task_of
 from tupe_reference import assert_are_best, below, class_logits, lm_logits, randomise
 
@@ -164,6 +166,19 @@ def test_a_pair_has_the_symbols_of_the_training(options, expected):
     assert hub.encode("w1", "w2 w3").tolist() == expected
     task.args, task.cfg = task.cfg, None  # as sentence_ranking has them
     assert hub.encode("w1", "w2 w3").tolist() == expected
+
+
+@pytest.mark.parametrize("length", [4, 5, 7])
+def test_a_long_text_is_shortened_as_in_the_training(length):
+    """--shorten-method truncate: the ids are those of fairseq's data (with fairseq_compat's end of a text)."""
+    task = task_of(7, init_token=0, separator_token=2, shorten_method="truncate")
+    task.max_positions = lambda: length
+    hub = TupeHub(SimpleNamespace(tokenizer=None, bpe=None), task, [TUPE.build(task)])
+    whole = ListDataset([torch.tensor([0, 5, 2, 2, 6, 7, 2])], [7])
+    (expected,) = sentence_prediction.maybe_shorten_dataset(whole, "test", "", "truncate", length, 1)
+    assert hub.encode("w1", "w2 w3").tolist() == expected.tolist()
+    task.cfg.shorten_method = "none"
+    assert len(hub.encode("w1", "w2 w3")) == 7
 
 
 def test_predictions_of_classes_and_of_a_regression():
