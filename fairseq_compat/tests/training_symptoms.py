@@ -197,6 +197,38 @@ class Observing(FairseqCriterion):
         return output.float().sum(), 1, {"type": output.dtype, "flash": torch.backends.cuda.flash_sdp_enabled()}
 
 
+class Numbered(Sentences):
+    """Knows its epoch."""
+
+    epoch = 0
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+def validated_training_data() -> None:
+    """A training in its second epoch that validates its own set, and another one."""
+    task, model = FairseqTask(None), OneLayer()
+    FairseqTask.target_dictionary = None
+    trainer = trainer_of(model, Observing(task), task)
+    trainer.cfg.dataset.update({"batch_size_valid": 8, "batch_size": 8})
+    task.datasets = {"train": Numbered(), "valid": Numbered()}
+    training = task.get_batch_iterator(task.datasets["train"], max_sentences=8, epoch=1)
+    for epoch in (1, 2):
+        batches = training.next_epoch_itr()
+        for expected in (1, 3):  # of three batches: a validation within the epoch, and one at its end
+            while batches.n < expected:
+                next(batches)
+            for subset in ("valid", "train"):
+                validation = trainer.get_valid_iterator(subset).next_epoch_itr(shuffle=False, set_dataset_epoch=False)
+                assert sum(map(len, validation)) == 20
+            assert (training.epoch, training.iterations_in_epoch) == (epoch, expected), f"epoch {training.epoch}"
+            assert task.datasets["train"].epoch == epoch
+
+
 def cpu_autocast() -> None:
     """What a criterion computes with under --amp --cpu: bfloat16 in training, single precision in validation."""
     task, model = FairseqTask(None), OneLayer()
