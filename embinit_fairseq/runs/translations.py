@@ -18,6 +18,7 @@ from embinit_fairseq.errors import DataError, counted
 from embinit_fairseq.io import sha256
 from embinit_fairseq.runs.log import CONFIGURATION, option_in
 from embinit_fairseq.runs.record import TRAINING, read_record
+from embinit_fairseq.runs.search_options import SEARCH, changed_options
 from embinit_fairseq.runs.text_files import MARK, PROGRAM, check_not_overwritten, read_file
 
 #: names of fairseq-generate's output in the folder of a run: redirected, by --results-path, by the recipes
@@ -28,39 +29,6 @@ _END = re.compile(r"Translated ([\d,]+) sentences|Total time: ")
 _NAMESPACE = re.compile(r"(?:^|\| )(Namespace\(.*\bscore_reference=.*)")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?= \| )")
 _DATA_SET = re.compile(r".* \| \S+ \S+ [^\s-]+-([^\s-]+) \d+ examples$")
-#: option of fairseq-generate -> default; another value changes the translations of a plain beam search
-SEARCH = {
-    "prefix_size": "0",
-    "constraints": "None",
-    "sampling": "False",
-    "sampling_topk": "-1",
-    "sampling_topp": "-1.0",
-    "temperature": "1.0",
-    "nbest": "1",
-    "diverse_beam_groups": "-1",
-    "diverse_beam_strength": "0.5",
-    "diversity_rate": "-1.0",
-    "retain_dropout": "False",
-    "retain_dropout_modules": "None",
-    "replace_unk": "None",
-    "lm_path": "None",
-    "lm_weight": "0.0",
-    "min_len": "1",
-    "match_source_len": "False",
-    "no_repeat_ngram_size": "0",
-    "unkpen": "0",
-    "unnormalized": "False",
-    "eos_token": "None",
-    "decoding_format": "None",
-    "iter_decode_eos_penalty": "0.0",
-    "iter_decode_max_iter": "10",
-    "iter_decode_force_max_iter": "False",
-    "iter_decode_with_beam": "1",
-    "iter_decode_with_external_reranker": "False",
-    "model_overrides": "{}",
-}
-#: option -> another value that does not change a beam search: one group was the default of fairseq 0.6
-_PLAIN = {"diverse_beam_groups": "1", "diversity_rate": "0"}
 #: options that are equal in all shards of one output, as the options of SEARCH are
 _EQUAL_IN_SHARDS = (
     *("path", "data", "gen_subset", "source_lang", "target_lang", "beam", "lenpen", "max_len_a", "max_len_b"),
@@ -107,26 +75,12 @@ class Translations:
 
     def search(self) -> str:
         """Return the options that change a plain beam search, "" for none."""
-        values = {name: option_in(self.configuration, name) for name in SEARCH}
-        flags = [_flag(name, value) for name, value in values.items() if value and not _is_plain(name, value)]
+        flags = changed_options(self.configuration)
         if self.nbest > 1 and not any(flag.startswith("--nbest ") for flag in flags):
             flags.append(f"--nbest {self.nbest}")
         if len(models := (self.option("path") or "").split(os.pathsep)) > 1:
             flags.append(f"an ensemble of {len(models)} checkpoints")
         return " ".join(flags)
-
-
-def _flag(name: str, value: str) -> str:
-    return f"--{name.replace('_', '-')}" + ("" if value == "True" else f" {value}")
-
-
-def _is_plain(name: str, value: str) -> bool:
-    """Return True if an option with this value leaves a beam search as it is."""
-    plain = {SEARCH[name], _PLAIN.get(name, SEARCH[name])}
-    try:
-        return float(value) in map(float, plain)
-    except ValueError:
-        return value in plain
 
 
 def translations_in(run: Path, subset: str) -> list[Path]:

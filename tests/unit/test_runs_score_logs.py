@@ -26,7 +26,8 @@ from segmentations import train
 from embinit_fairseq.checkpoints.trained_preparation import OPTION
 from embinit_fairseq.cli.main import main
 from embinit_fairseq.runs.log import CONFIGURATION
-from embinit_fairseq.runs.translations import SEARCH, read_translations
+from embinit_fairseq.runs.search_options import SEARCH
+from embinit_fairseq.runs.translations import read_translations
 from embinit_fairseq.vocab.preparation_record import entries_of, record_preparation
 
 #: options of fairseq-generate that change the search but are recorded, or common and without a note; or only the output
