@@ -308,7 +308,8 @@ def unequal_prefixes() -> None:
     for options_given, words in (
         ({}, [5]),
         ({"tokens_to_suppress": ["5"]}, [4]),
-        ({"min_len": 2, "beam_size": 2, "len_penalty": 0.0}, [5]),
+        ({"min_len": 2}, [5]),
+        ({"beam_size": 2, "len_penalty": 0.0}, [5]),
     ):
         model, options_given = Ending(), {"min_len": 6, **options_given}
         generator = SequenceGenerator([model], dictionary, max_len_b=9, **options_given)

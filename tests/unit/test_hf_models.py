@@ -119,6 +119,8 @@ def test_generated_text_has_the_new_word():
     model = model_of("GPT2LMHeadModel", vocab_size=len(tokenizer))
     with pytest.raises(OptionError, match=r"'Straße'.*give it with the space before it, ' Straße'"):
         ei.expand_hf(model, tokenizer, ["Straße"])
+    with pytest.raises(OptionError, match=r"'Ġstreet' is added; remove it, or give ' street'$"):
+        ei.expand_hf(model, tokenizer, ["Ġstreet"])
     row = ei.expand_hf(model, tokenizer, [" Straße", "street"])["rows"][" Straße"]
     ids = tokenizer("die Straße in der street")["input_ids"]
     assert row in ids
