@@ -250,10 +250,10 @@ def rows_of_words(
     subwords = [_subwords(trial, text, needs_subwords) for text in texts]
     trial.add_tokens(list(words))
     rows = [trial.convert_tokens_to_ids(text) for text in texts]
-    style = detect_style(ids)
+    old_rows, style = {*ids.values()}, detect_style(ids)
     marker = PREFIX[style] if style in ("sentencepiece", "bytelevel") else ""
     for text, row in zip(texts, rows):
-        if row in ids.values():
+        if row in old_rows:
             raise OptionError(
                 f"tokenizer: its ids have gaps, so that {text!r} gets id {row}, which another token has; number its "
                 f"tokens from 0 to {len(ids) - 1} without gaps"
