@@ -366,12 +366,14 @@ def of_controls(records: Path) -> Iterator[Claim]:
         f"{small} bits worse than one stream of both (three seeds) and {larger} worse than one of its size",
         FINDINGS + DUO,
     )
-    perplexities, _, none = controls.perplexities_of_words(records)
-    for method, name in (("subword", "subwords gain"), ("zeros", "zeros")):
-        gained = [none[model] - perplexities[method][model] for model in none]
+    words = controls.perplexities_of_words(records)
+    for method, name in (("focus", "vectors gain"), ("subword", "subwords gain"), ("zeros", "zeros")):
+        gained = [words.equal_text[model] - words.methods[method][model] for model in words.none]
         yield f"{name} {around(gained, 1)}", FINDINGS
-    with_words, without = (statistics.mean(values.values()) for values in (perplexities["subword"], none))
-    yield f"(perplexity {with_words:.0f}, and {without:.0f} without,", EXPANSION
+    focus, subword, none = (
+        statistics.mean(values.values()) for values in (*map(words.methods.get, ("focus", "subword")), words.equal_text)
+    )
+    yield f"a perplexity of {focus:.0f}, `subword` {subword:.0f}, no new words {none:.0f}", EXPANSION
     plateau = {arm: run["epochs"] for arm, run in runs_by(records / "plateau.csv", "model", "vectors", "seed").items()}
     for model, name in (("tupe_a", "TUPE-A has"), ("bert_ad", "BERT-A^d")):
         ends = [f"{plateau[model, 'vectors', seed][-1]['valid_loss']:.2f}" for seed in "12"]

@@ -11,6 +11,7 @@ import argparse
 import csv
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -133,30 +134,69 @@ def content(records: Path) -> Iterator[str]:
 # ---- 3. New words ----------------------------------------------------------------------------------------------------
 
 
-def perplexities_of_words(records: Path) -> tuple[dict[str, dict[str, float]], int, dict[str, float]]:
-    """Return method -> model -> perplexity after 500 updates; updates of `none` for as much text, and its values."""
-    ppl: dict[tuple[str, int], dict[str, float]] = {}
+#: method -> name for readers, in the order of the table; `FOLDER/METHOD`: the runs in FOLDER, with other vectors
+NEW_WORD_METHODS = {
+    "focus": "focus",
+    "quarter/focus": "focus, vectors of a quarter of the text",
+    "omp": "omp",
+    "subword": "subword",
+    "zeros": "zeros",
+    "avg": "avg",
+    "shuffled/focus": "focus, vectors shuffled",
+}
+
+
+@dataclass(frozen=True)
+class NewWords:
+    """Hold the perplexities per word of language models that were adapted to a new domain, with and without new words.
+
+    Args:
+        methods: key of NEW_WORD_METHODS -> model -> perplexity after 500 updates.
+        none: model -> perplexity without new words after 500 updates.
+        equal_text: the same after `updates` updates, when the model has read as much text as those with new words.
+    """
+
+    methods: dict[str, dict[str, float]]
+    none: dict[str, float]
+    equal_text: dict[str, float]
+    updates: int
+
+
+def perplexities_of_words(records: Path, methods: Iterable[str] = NEW_WORD_METHODS, none: str = "none") -> NewWords:
+    """Read the perplexities of methods, and without new words, from equal_text.csv."""
+    perplexities: dict[tuple[str, int], dict[str, float]] = {}
     with open(records / "equal_text.csv", encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            ppl.setdefault((row["method"], int(row["updates"])), {})[row["model"]] = float(row["word_ppl"])
-    last = max(updates for method, updates in ppl if method == "none")
-    return {method: values for (method, updates), values in ppl.items() if updates == 500}, last, ppl["none", last]
+            folder, _, model = row["model"].rpartition("/")
+            method = f"{folder}/{row['method']}" if folder else row["method"]
+            perplexities.setdefault((method, int(row["updates"])), {})[model] = float(row["word_ppl"])
+    last = max(updates for method, updates in perplexities if method == none)
+    with_words = {method: perplexities[method, 500] for method in methods}
+    return NewWords(with_words, perplexities[none, 500], perplexities[none, last], last)
 
 
 def equal_text(records: Path) -> Iterator[str]:
     """Yield perplexities after 500 updates, and of `none` after as much text, one per language model."""
-    perplexities, last, equal = perplexities_of_words(records)
-    fewer = perplexities["none"]
+    words = perplexities_of_words(records)
 
     def numbers(values: Iterable[float]) -> str:
         return ", ".join(f"{value:.1f}" for value in values)
 
-    yield line("none, 500 updates", numbers(fewer.values()), "", "")
-    yield line(f"none, {last} updates", numbers(equal.values()), "", "")
-    for method in ("subword", "zeros", "avg"):
-        values = perplexities[method]
-        differences = ([values[model] - none[model] for model in values] for none in (fewer, equal))
-        yield line(method, numbers(values.values()), *(shown(values, 1) for values in differences))
+    yield line("none, 500 updates", numbers(words.none.values()), "", "")
+    yield line(f"none, {words.updates} updates", numbers(words.equal_text.values()), "", "")
+    for method, title in NEW_WORD_METHODS.items():
+        values = words.methods[method]
+        differences = ([values[model] - none[model] for model in none] for none in (words.none, words.equal_text))
+        yield line(title, numbers(values.values()), *(shown(values, 1) for values in differences))
+    others = {"subword": "`subword`", "omp": "`omp`"}
+    others |= {"shuffled/focus": "shuffled vectors", "quarter/focus": "vectors of a quarter of the text"}
+    for other, name in others.items():
+        differences = [words.methods["focus"][model] - words.methods[other][model] for model in words.none]
+        yield f"{shown(differences, 1)} to {name}"
+    same = perplexities_of_words(records, ("own/subword", "own/focus"), "own/none")
+    for method, values in same.methods.items():
+        differences = [values[model] - same.equal_text[model] for model in same.none]
+        yield f"`{method.removeprefix('own/')}` {shown(differences, 1)}"
 
 
 # ---- 4. Plateau ------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-from controls import ARMS, of_seeds, perplexities_of_words, random_and_raw
+from controls import ARMS, NEW_WORD_METHODS, NewWords, of_seeds, perplexities_of_words, random_and_raw
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from records import best_epoch, read
@@ -53,7 +53,10 @@ DUO = {
     "duo_two_sets": ("two sets", "#66620f"),
 }
 #: method of new words -> colour
-METHODS = {"subword": "#cc79a7", "zeros": "#e69f00", "avg": "#56b4e9", "focus": "#44aa99", "none": BASELINE}
+METHODS = {
+    **{"subword": "#cc79a7", "zeros": "#e69f00", "avg": "#56b4e9", "focus": "#44aa99", "none": BASELINE},
+    **{"omp": "#117733", "quarter/focus": "#44aa99", "shuffled/focus": "#88ccee"},
+}
 
 
 def initialisations_by_rate(records: Path) -> Figure:
@@ -187,26 +190,27 @@ def duo_fairly(records: Path) -> Figure:
 def equal_text(records: Path) -> Figure:
     """Draw the gain of perplexity by new words, a dot per language model: at equal updates, at equal text."""
     figure, axes = panels(2)
-    perplexities, last, at_equal_text = perplexities_of_words(records)
-    draw_gains(axes[0], perplexities, perplexities["none"], "equal updates")
-    draw_gains(axes[1], perplexities, at_equal_text, f"equal text ({last} updates without new words)")
+    words = perplexities_of_words(records)
+    draw_gains(axes[0], words, words.none, "equal updates")
+    draw_gains(axes[1], words, words.equal_text, f"equal text ({words.updates} updates without)")
+    axes[1].set_yticklabels([])
     return figure
 
 
-def draw_gains(axes: Axes, perplexities: dict[str, dict[str, float]], none: dict[str, float], title: str) -> None:
+def draw_gains(axes: Axes, words: NewWords, none: dict[str, float], title: str) -> None:
     """Draw the perplexity of each method minus that without new words, a dot per language model."""
-    methods = {method: perplexities[method] for method in ("subword", "zeros", "avg")}
-    differences = {method: [values[model] - none[model] for model in values] for method, values in methods.items()}
-    draw_dots(axes, [(method, METHODS[method], values) for method, values in differences.items()], [0.0])
-    axes.set(title=title, xlabel="perplexity - perplexity without new words", xlim=(-25, 3))
+    gains = {method: [values[model] - none[model] for model in none] for method, values in words.methods.items()}
+    names = {method: NEW_WORD_METHODS[method].replace(", ", ",\n") for method in gains}
+    draw_dots(axes, [(names[method], METHODS[method], gains[method]) for method in gains], [0.0])
+    axes.set(title=title, xlabel="perplexity - perplexity without new words", xlim=(-45, 3))
 
 
 def new_words(records: Path) -> Figure:
     """Draw perplexity at equal text, and the probability of all new words before and after a shift of logits."""
     rows = rows_of(records / "books.csv")
     figure, (left, right) = panels(2)
-    perplexities, _, none = perplexities_of_words(records)
-    draw_gains(left, perplexities, none, "equal text, a dot per language model")
+    words = perplexities_of_words(records)
+    draw_gains(left, words, words.equal_text, "equal text, a dot per language model")
     methods = ("subword", "zeros", "avg")
     shares = {(row["experiment"], row["run"]): row["kl_new_words_probability"] for row in rows if row["updates"] == "0"}
     trained = ("three_models", "lm1/", "as trained (log Z = 8.7)", "")

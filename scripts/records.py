@@ -9,7 +9,8 @@
 hashes, number of parameters, absorption ratios, test scores); the rows after it have the losses of its validations and
 of its epochs without one. Processor seconds are measured at each epoch in records of earlier versions; else the last
 row has the training's.
-`perplexities` takes the results of scripts/expansion/run.sh below a folder, one folder per language model.
+`perplexities` takes the results of scripts/expansion/run.sh below a folder, one folder per language model. The row of 0
+updates has revision and hash of the data.
 `table` prints, per value of the columns `--by`, the best validation loss and the training loss of that epoch, the test
 BLEU and the processor seconds: mean and sample standard deviation over the runs. `contrast` prints the cost of each of
 these values compared with `--baseline`: the difference of the best validation losses of each shared seed, the mean and
@@ -126,12 +127,16 @@ def perplexities(args: argparse.Namespace) -> None:
         model = path.parent.relative_to(args.folder).as_posix()
         for method, result in json.loads(path.read_text(encoding="utf-8")).items():
             for run, curve in result["curves"].items():
+                record = read_run(path.parent / "runs" / run).record
+                revision = (record["versions"].get("revision") or "")[:12]
+                start = {"revision": revision, "data": record["data"]["all"][:12]}
                 divergence = {f"kl_{name}": value for name, value in (result["kl"][run] or {}).items()}
                 for updates, point in curve.items():
                     numbers = point | (divergence if updates == "0" else {})
                     facts = {name: f"{value:.6g}" for name, value in numbers.items() if value is not None}
+                    facts |= start if updates == "0" else {}
                     rows.append({"model": model, "method": method, "run": run, "updates": updates, **facts})
-    save(rows, [], args.output)
+    save(rows, ["revision", "data"], args.output)
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -63,6 +63,8 @@ def test_the_whole_way_on_bpe_text(tmp_path):
         "--max-epoch 30": "--max-epoch 4",
         "--max-epoch 3\n": "--max-epoch 1\n",
         "--beam 5": "--beam 1 --cpu --max-len-b 20",
+        "scripts/": f"{recipes.SCRIPTS}/",
+        "--dim 100": "--dim 8",
     }
     pairs, new = recipes.sentence_pairs(), {"finds", "beach", "book"}
     for split, part in (("train", pairs[:216]), ("valid", pairs[216:236]), ("test", pairs[236:])):
@@ -86,3 +88,6 @@ def test_the_whole_way_on_bpe_text(tmp_path):
     assert new | hypotheses <= symbols
     result = json.loads((tmp_path / "new/result.json").read_text())["scores"]
     assert (result["preparation"], result["sentences"]) == ("moses,bpe", 20)
+    dictionaries = [(tmp_path / name / "dict.en.txt").read_text() for name in ("grown", "grown-focus")]
+    assert dictionaries[0] == dictionaries[1], "data of one method fit the other's model"
+    assert (tmp_path / "new-focus/result.json").is_file()
