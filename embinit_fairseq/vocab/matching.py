@@ -26,6 +26,7 @@ from embinit_fairseq.vocab.subword_styles import (
     Token,
     as_text,
     compatible,
+    escaped,
     ignores_spaces,
     parse,
     plain,
@@ -185,7 +186,7 @@ class Matcher:
 
     def _add(self, row: int, token: Token, has_label: bool) -> None:
         self._rows.setdefault(fold(token.surface), []).append((row, token, has_label, False))
-        if (unescaped := plain(token)) is not token and unescaped != token:
+        if (unescaped := plain(token)) is not token and token.surface in escaped(unescaped.surface):
             self._rows.setdefault(fold(unescaped.surface), []).append((row, unescaped, has_label, True))
 
     def match(self, token: Token) -> tuple[int, str]:

@@ -101,21 +101,21 @@ COMMANDS = {
         "expand-vocab --checkpoint {path} --dict {dict} --words new.txt --method avg --output larger",
         "trim-vocab --checkpoint {path} --dict {dict} --keep kept.txt --output smaller",
         "transfer-vocab --checkpoint {path} --dict {dict} --new-dict new.dict --method avg --output other",
-        "average {path} {path}.copy --output mean.pt",
+        "average {path} {other} --output mean.pt",
         "save-vectors --vectors {path} --output vectors.txt",
         "stats --vectors {path} --dict {dict}",
     ),
     "electra_tiny": (
         "plot correlations --checkpoint {path} --dict {dict} --sentence d3 --output map.png",
-        "average {path} {path}.copy --output mean.pt",
+        "average {path} {other} --output mean.pt",
         "save-vectors --vectors {path} --output vectors.txt",
     ),
     "embinit_classifier": (
-        "average {path} {path}.copy --output mean.pt",
+        "average {path} {other} --output mean.pt",
         "save-vectors --vectors {path} --output vectors.txt",
     ),
     "duo_classifier": (
-        "average {path} {path}.copy --output mean.pt",
+        "average {path} {other} --output mean.pt",
         "save-vectors --vectors {path} --output vectors.txt",
     ),
 }
@@ -126,11 +126,13 @@ def test_commands_open_an_encoder(earlier, arch, capfd, monkeypatch) -> None:
     monkeypatch.setattr("sys.executable", PYTHON)  # which opens the export again
     dictionary = "data/masked/dict.txt"
     shutil.copy(dictionary, arch)
-    shutil.copy(f"{arch}/checkpoint_last.pt", f"{arch}/checkpoint_last.pt.copy")
+    state = load_checkpoint(f"{arch}/checkpoint_last.pt")
+    torch.save({**state, "extra_state": {**state["extra_state"], "best": 9.0}}, f"{arch}/checkpoint_other.pt")
     (earlier / "kept.txt").write_text("d3\nd5\n")
     (earlier / "new.dict").write_text("d3 1\nd4d5 1\n")
     for line in COMMANDS[arch]:
-        command = line.format(path=f"{arch}/checkpoint_last.pt", dict=dictionary)
+        path, other = (f"{arch}/checkpoint_{name}.pt" for name in ("last", "other"))
+        command = line.format(path=path, other=other, dict=dictionary)
         assert main(command.split()) == 0, capfd.readouterr().err
 
 
