@@ -22,7 +22,8 @@ from embinit_fairseq.init.init_report import describe
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MATRIX = re.compile(r"(?:^|\.)embed_tokens(_\w+)?\.weight$")
+#: name of a matrix, in several models with the pair of languages -> (pair, side, kind) of its slot
+_MATRIX = re.compile(r"(?:models\.([^.]+\.))?(?:([^.]+)\.(?:.+\.)?)?embed_tokens(_\w+)?\.weight")
 #: share of the values outside of the figure, on either side
 _TAIL = 0.0005
 #: ratio of the widest to the narrowest matrix above which a linear axis would leave the narrowest only a few bins
@@ -64,9 +65,10 @@ def embedding_matrices(state: Mapping[str, Any], path: str, slots: Sequence[str]
     """
     matrices: dict[str, np.ndarray] = {}
     for name, parameter in state.items():
-        if match := _MATRIX.search(name):
-            slot = (name.split(".")[0] if "." in name[: match.start() + 1] else "encoder") + (match.group(1) or "")
-            matrices[slot] = parameter.float().numpy()
+        if match := _MATRIX.fullmatch(name):
+            pair, side, kind = match.groups()
+            slot = f"{pair or ''}{side or 'encoder'}{kind or ''}"  # as --embed-init names it
+            matrices[name.removesuffix(".weight") if slot in matrices else slot] = parameter.float().numpy()
     if not matrices:
         raise CheckpointError(f"{path}: no token embeddings (embed_tokens); name a checkpoint of fairseq-train")
     for slot in slots:
@@ -106,9 +108,10 @@ def value_histograms(
     for name, matrix in matrices.items():
         if not matrix.size or not np.isfinite(matrix).all():
             raise OptionError(f"{name}: {'NaN or infinity in it' if matrix.size else 'no values'}; take another matrix")
-        tails = np.quantile(matrix, [_TAIL, 1 - _TAIL])
+        tails = np.quantile(matrix, _TAIL, method="lower"), np.quantile(matrix, 1 - _TAIL, method="higher")
         reaches[name] = factors[name] * float(np.abs(tails).max())
     reach, width = max(reaches.values()) or 1.0, linear_width(list(reaches.values()))
+    reach *= 1 + 1e-12  # rounding must not put the outermost value beyond the axis
     edges = np.linspace(-1, 1, bins + 1)
     edges = reach * edges if width is None else width * np.sinh(edges * np.arcsinh(reach / width))
     histograms = []

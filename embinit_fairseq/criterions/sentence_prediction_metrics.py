@@ -130,9 +130,21 @@ class SentencePredictionMetrics(SentencePredictionCriterion):
         SentencePredictionCriterion.reduce_metrics(logging_outputs)
         for name in METRICS:
             key = f"_{name}"
-            if any(key in log for log in logging_outputs):
-                metrics.log_scalar_sum(key, sum(log[key] for log in logging_outputs if key in log))
+            sums = [log[key] for log in logging_outputs if key in log]
+            if sums:
+                forget_other_sizes(key, sums[0])
+                metrics.log_scalar_sum(key, sum(sums))
                 metrics.log_derived(name, functools.partial(percentage, name))
+
+
+def forget_other_sizes(key: str, sums: Tensor) -> None:
+    """Reset meters of sums that another validation set left in another shape, as fairseq-validate loads set after set.
+
+    Only the meter over all sets, which nobody reads, has such sums.
+    """
+    for aggregator in metrics.get_active_aggregators():
+        if key in aggregator and getattr(aggregator[key].sum, "shape", sums.shape) != sums.shape:
+            aggregator[key].reset()
 
 
 def percentage(name: str, meters: MetersDict) -> Any:

@@ -122,7 +122,9 @@ def check_weights(model: nn.Module, state: State) -> None:
         keys = [key for key in different if part in key]
         if keys and (part != "embed_tokens." or own.get(keys[0], [])[1:] == theirs.get(keys[0], [])[1:]):
             shapes = (str(weights.get(keys[0], "missing")) for weights in (theirs, own))
-            remedy = remedy.format(part="generator" if keys[0].startswith("generator.") else "encoder")
+            part = keys[0].partition(".")[0]  # encoder or generator
+            has_part = any(key.startswith(f"{part}.") for key in own)
+            remedy = remedy.format(part=part) if has_part else f"--arch of a model with a {part} (electra_*)"
             raise OptionError(
                 f"the weights of the checkpoint do not fit the model: {keys[0]} is {next(shapes)} in the checkpoint, "
                 f"{next(shapes)} in the model ({len(different)} such differences): give {remedy} as at its training"

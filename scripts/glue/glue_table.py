@@ -89,14 +89,15 @@ def glue_models(
     for model in [*sorted({model for models in table.values() for model in models}), "(constant answer)"]:
         cells, deciding = [], []
         for task, models in table.items():
-            rate, medians = "", {"mismatched": constant[task].get("accuracy"), **constant[task]}
+            rate, medians = "", constant[task]
             if model != "(constant answer)":
                 if model not in models:
                     cells.append("-")
                     continue
                 rate = models[model]["best_rate"]
                 medians, rate = models[model]["rates"][rate]["median"], f" ({rate})"
-            cells.append(" / ".join(f"{medians[metric]:.1f}" for metric in glue_metrics(task)) + rate)
+            scores = (f"{medians[metric]:.1f}" if metric in medians else "-" for metric in glue_metrics(task))
+            cells.append(" / ".join(scores) + rate)
             deciding.append(medians[glue_metrics(task)[0]])
         lines.append(line(model, *cells, f"{statistics.fmean(deciding):.1f}" if len(deciding) == len(table) else "-"))
     return lines

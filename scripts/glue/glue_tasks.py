@@ -8,7 +8,7 @@ them, a sentence per line, with facts about the task:
     label.scale                                               factor of the numbers of a regression
     options                                                   of fairseq-train: classes and validation sets
     finetuning                                                of fairseq-train: metrics and epochs, as in Ke et al. 2021
-    constant                                                  JSON: scores of a constant answer on valid
+    constant                                                  JSON: scores of a constant answer on valid, and on valid1
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,6 +113,7 @@ def is_label(task: Task, text: str) -> bool:
 def extract(task: Task, source: Path, folder: Path) -> None:
     """Write everything about a task into `folder`. source: the folder of its TSV files."""
     names = [*(f"input{at}" for at in range(len(task.inputs))), "label"]
+    labels_of: dict[str, Sequence[str]] = {}
     for split, file in (("train", "train"), *task.dev):
         examples = ([*sentences, label] for sentences, label in read_examples(task, source / f"{file}.tsv"))
         *inputs, labels = zip(*examples)
@@ -120,8 +121,8 @@ def extract(task: Task, source: Path, folder: Path) -> None:
             labels = [f"{float(label) * task.scale:.6g}" for label in labels]
         for name, column in zip(names, (*inputs, labels)):
             write_lines(folder / f"{split}.{name}", column)
-        if split == "valid":
-            write_lines(folder / "constant", [json.dumps(constant(task, labels))])
+        labels_of[split] = labels
+    write_lines(folder / "constant", [json.dumps(constant(task, labels_of["valid"], labels_of.get("valid1")))])
     if task.labels:
         write_lines(folder / "label.dict", [f"{label} 1" for label in task.labels])
     elif task.scale != 1:
@@ -140,12 +141,17 @@ def write_lines(path: Path, lines: list[str] | tuple[str, ...]) -> None:
     write_text(path, "".join(f"{line}\n" for line in lines))
 
 
-def constant(task: Task, labels: list[str] | tuple[str, ...]) -> dict[str, float]:
-    """Return the scores of constant answers in percent: the largest class; for F1 the positive one."""
+def constant(task: Task, labels: Sequence[str], others: Sequence[str] | None = None) -> dict[str, float]:
+    """Return the scores of constant answers in percent: the largest class; for F1 the positive one.
+
+    others: labels of a second validation set, for the accuracy of the same class, `mismatched`.
+    """
     counts = Counter(labels)
+    answer, number = counts.most_common(1)[0]
     total, positive = len(labels), counts.get("1", 0)
-    scores = {"accuracy": 100 * max(counts.values()) / total, "f1": 200 * positive / (positive + total)}
-    return {metric: scores.get(metric, 0.0) for metric in task.metrics}  # correlations with a constant count as 0
+    scores = {"accuracy": 100 * number / total, "f1": 200 * positive / (positive + total)}
+    found = {metric: scores.get(metric, 0.0) for metric in task.metrics}  # correlations with a constant count as 0
+    return found if others is None else {**found, "mismatched": 100 * Counter(others)[answer] / len(others)}
 
 
 def main() -> None:

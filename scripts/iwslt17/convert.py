@@ -1,6 +1,6 @@
 """Convert IWSLT 2017's files of German and English to the layout that scripts/multi30k/prepare.sh reads.
 
-train.tags.de-en.de           a sentence a line; lines that begin with a tag are about the talk
+train.tags.de-en.de           a sentence a line; lines that begin with a tag, such as <url>, are about the talk
 IWSLT17.TED.dev2010.de-en.de.xml    <seg id="1"> a sentence </seg>
 
 -> raw/{train,val,test_2016_flickr}.{de,en}.gz and tok/ with the same text in lower case, punctuation normalised, in
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gzip
 import html
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ from embinit_fairseq.vocab.preparation_steps import STEPS
 LANGS = ("de", "en")
 #: Multi30k's names of the splits
 TRAIN, VALID, TEST = "train", "val", "test_2016_flickr"
+#: beginning of a line about the talk; "<3" and "<<" begin a sentence, which the other side has, too
+_TAG = re.compile(r"\s*</?[a-z]+(?:\s[^<>]*)?>")
 
 
 def find(folder: Path, name: str, pair: str) -> Path:
@@ -42,7 +45,7 @@ def find(folder: Path, name: str, pair: str) -> Path:
 
 def read_train(path: Path) -> list[str]:
     """Return the sentences of a train.tags file, without the lines about a talk (<url>, <title>, ...)."""
-    lines = (line for line in utf8_lines(path) if not line.lstrip().startswith("<"))
+    lines = (line for line in utf8_lines(path) if not _TAG.match(line))
     return [" ".join(html.unescape(line).split()) for line in lines]
 
 

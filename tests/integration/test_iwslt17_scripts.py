@@ -81,3 +81,11 @@ def test_either_direction_and_damaged_files_and_sets_that_are_missing(talks: Pat
     path.write_text(path.read_text()[:-200])
     with pytest.raises(SystemExit, match="get it again"):
         convert.test_pairs(talks, "de-en", ["tst2010"])
+
+
+def test_a_sentence_that_begins_with_a_sign_is_not_a_tag(tmp_path: Path) -> None:
+    """One line of each side would be left out, and all pairs between them would be sentences of different lines."""
+    german, english = ["<3 sagte er.", "Zwei.", "Drei.", "Vier."], ["He said <3.", "Two.", "Three.", "<< Four >>"]
+    for lang, text in (("de", german), ("en", english)):
+        (tmp_path / f"train.tags.de-en.{lang}").write_text("\n".join([*HEAD, "</doc>", *text, ""]))
+    assert convert.training_pairs(tmp_path, "de-en") == list(zip(german, english))

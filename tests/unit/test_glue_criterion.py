@@ -155,6 +155,24 @@ def test_correlations_of_a_part_of_the_set():
     assert criterion.validation_size() == 1000
 
 
+@torch.no_grad()
+def test_validation_of_sets_that_are_loaded_one_after_the_other():
+    """As fairseq-validate --valid-subset small,valid: all sets add to one meter, and the second one is larger."""
+    model, features, targets = problem(1)
+    task = task_with(1)
+    criterion, found = criterion_with(task), []
+    with metrics.aggregate(new_root=True):
+        for size in (8, SIZE):
+            task.datasets = {"valid": range(size)}
+            with metrics.aggregate() as one:
+                outputs = [criterion(model, s)[2] for s in samples_of(features[:size], targets[:size], 5)]
+                criterion.reduce_metrics(outputs)
+            found.append(one.get_smoothed_values()["pearson"])
+    for size, pearson in zip((8, SIZE), found):
+        expected = stats.pearsonr(model(features[:size])[0].view(-1).numpy(), targets[:size].numpy())[0]
+        assert pearson == pytest.approx(100 * expected, abs=0.005 + 1e-6)
+
+
 def test_bad_options_and_data_are_named():
     for classes, options, message in (
         (2, {"glue_metrics": ["pearson"]}, "without --regression-target choose among: accuracy"),

@@ -3,7 +3,7 @@
 import gzip
 
 import pytest
-from glue_tasks import TASKS, extract, read_examples
+from glue_tasks import TASKS, constant, extract, read_examples
 
 import embinit_fairseq  # noqa: F401
 from embinit_fairseq.errors import DataError
@@ -48,6 +48,14 @@ def test_columns_of_every_task(name, tmp_path, capsys):
         assert set(labels.split()) <= set((tmp_path / "label.dict").read_text().split()[::2]) == set(TASKS[name].labels)
     left_out = LEFT_OUT.get(name, "").count("\n")
     assert (f"train.tsv: {left_out} lines" in capsys.readouterr().err) == bool(left_out)
+
+
+def test_a_constant_answer_is_one_answer_for_both_sets_of_mnli():
+    """The most frequent label of the matched set, which is another one than that of the mismatched set."""
+    matched, mismatched = ["neutral"] * 3 + ["entailment"] * 2, ["entailment"] * 3 + ["neutral"]
+    assert constant(TASKS["MNLI"], matched, mismatched) == {"accuracy": 60.0, "mismatched": 25.0}
+    assert constant(TASKS["MRPC"], ["0", "0", "0", "1"]) == {"accuracy": 75.0, "f1": 40.0}
+    assert constant(TASKS["STS-B"], ["0.2", "1"]) == {"pearson": 0.0, "spearman": 0.0}
 
 
 def test_bad_files_are_named(tmp_path):

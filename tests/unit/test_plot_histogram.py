@@ -69,6 +69,26 @@ def test_every_matrix_is_drawn_once_under_a_name_of_its_own(tables, printed, tmp
     assert only["name"] == "checkpoints/best.pt, decoder"
 
 
+def test_a_model_of_several_models_has_the_matrices_of_each(printed, tmp_path) -> None:
+    """As multilingual_transformer names them; --embed-init has the same slots. Other models may repeat a side."""
+    names = [f"models.{pair}.encoder.embed_tokens.weight" for pair in ("de-en", "fr-en")]
+    names += [f"multitask_decoders.{task}.embed_tokens.weight" for task in ("letters", "phones")]
+    state = {name: torch.full((3, 2), 1.0 + number) for number, name in enumerate(names)}
+    torch.save({"model": state}, tmp_path / "c.pt")
+    found = printed(*HISTOGRAM[:2], "--output", tmp_path / "h.png", "--checkpoint", tmp_path / "c.pt")["tables"]
+    slots = ["de-en.encoder", "fr-en.encoder", "multitask_decoders", "multitask_decoders.phones.embed_tokens"]
+    assert [(table["name"].split(", ")[1], table["mean"]) for table in found] == list(zip(slots, (1, 2, 3, 4)))
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_no_value_of_a_small_matrix_is_beyond_the_axis(scaled) -> None:
+    """Fewer than 2,000 values: none is in the outermost 0.05 % of a side."""
+    matrices = {"a": np.array([[0.25, 0.5]]), "b": np.random.default_rng(0).normal(0, 1e-3, (300, 3))}
+    for chosen in (matrices, {"a": matrices["a"]}, {"b": matrices["b"].astype(np.float32)}):
+        for histogram in value_histograms(chosen, bins=9, scaled=scaled)[1]:
+            assert histogram.outside == 0
+
+
 def test_a_file_needs_its_flag(refused) -> None:
     for paths in (["c.pt"], []):
         assert "; give --vectors PATH or --checkpoint FILE.pt" in refused(*HISTOGRAM, *paths)

@@ -20,8 +20,9 @@ def add_run(folder, task, model, lr, seed, *epochs, **scores):
     """A finished run. epochs: the metrics of each epoch, of which the first one decides."""
     metric = next(iter(epochs[0]))
     labels = {"task": task, "model": model, "seed": str(seed), "updates": "12000"}
+    constant = {**dict.fromkeys(epochs[0], 50.0), **dict.fromkeys(scores, 49.0)}
     result = {
-        "labels": {**labels, "constant": json.dumps(dict.fromkeys(epochs[0], 50.0))},
+        "labels": {**labels, "constant": json.dumps(constant)},
         "command": f"fairseq-train data --lr {lr}",
         "epochs": {str(at): {f"valid_{k}": v for k, v in epoch.items()} for at, epoch in enumerate(epochs, 1)},
         "best": {"epoch": 1 + max(range(len(epochs)), key=lambda at: (epochs[at][metric], at))},
@@ -51,7 +52,7 @@ def test_table_of_medians_of_the_best_epochs_at_the_best_rates(tmp_path, monkeyp
     assert first[0][1:] == ["CoLA (Matthews)", "MRPC (accuracy / F1)", "MNLI (accuracy / mismatched)", "mean"]
     pairs = ["70.0 / 81.0 (2e-5)", "50.0 / 42.0 (2e-5)"]
     assert first[2:4] == [["a", "-", *pairs, "-"], ["small", "24.0 (3e-5)", "-", "-", "-"]]
-    assert first[4] == ["(constant answer)", "50.0", *["50.0 / 50.0"] * 2, "50.0"]
+    assert first[4] == ["(constant answer)", "50.0", "50.0 / 50.0", "50.0 / 49.0", "50.0"]
     assert second[2] == ["CoLA", "small", "2e-5", "3", "20.00", "10.00", "90.00", "5.00", "1", "2.0"]
     assert second[3] == ["CoLA", "small", "3e-5", "3", "**24.00**", "22.00", "26.00", "24.00", "2", "2.0"]
 

@@ -128,6 +128,9 @@ def test_weights_for_another_dictionary_and_of_a_generator_with_other_heads_are_
     options = {"position_encoding": "untied", **REL}
     with pytest.raises(OptionError, match=r"\[33, 3\] in the checkpoint, \[33, 2\] .*--generator-attention-heads"):
         ELECTRA.build(**options, generator_attention_heads=2).load_state_dict(ELECTRA.build(**options).state_dict())
+    # fine-tuning with another family: no option of TUPE makes a generator
+    with pytest.raises(OptionError, match=r"generator\..* missing in the model .*give --arch of a .*electra_\*"):
+        TUPE.build(task_of(12), **REL).load_state_dict(ELECTRA.build(**options).state_dict())
 
 
 def hub_with(masking=True, **heads):

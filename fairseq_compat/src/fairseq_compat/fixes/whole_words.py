@@ -61,7 +61,7 @@ def patch_mask(module) -> None:
             return ContinuedWords(dictionary, bpe.bpe_symbol.strip())
         raise ValueError(
             f"--bpe: the subwords of {type(bpe).__name__} do not show where a word begins; mask single subwords: "
-            "without --mask-whole-words, or with --mask-length subword"
+            "without --mask-whole-words, of --task denoising with --mask-length subword"
         )
 
 
