@@ -396,9 +396,16 @@ def bounds(records: Path) -> Iterator[Claim]:
         yield f"| {', '.join(f'{number:.3f}' for number in numbers)} |", EXPAND_VOCAB
 
 
+def shares_of_new_words(records: Path) -> Iterator[Claim]:
+    """Yield how many of the running words are new ones, in the old domain and in books."""
+    with open(records / "equal_text.csv", encoding="utf-8", newline="") as file:
+        shares = {row["model"]: f"{100 * int(row['new']) / int(row['words']):.1f} %" for row in csv.DictReader(file)}
+    yield f"{shares['own/1']} of the running words, those of the books {shares['1']}", CONTROLS
+
+
 PARTS = (
     *(initialisation_tables, initialisations, scale, raw_vectors, masked_language_models),
-    *(duo, new_words, transfer, of_controls, bounds),
+    *(duo, new_words, transfer, of_controls, bounds, shares_of_new_words),
 )
 
 
