@@ -27,6 +27,7 @@ BOTH = README + FINDINGS
 MULTI30K, SCALE, MLM, DUO, EXPANSION, TRANSFER, CONTROLS = (
     (f"docs/results/{name}.md",) for name in "multi30k scale mlm duo_multi30k expansion transfer controls".split()
 )
+EXPAND_VOCAB = ("docs/expand_vocab.md",)
 RECORDS = "docs/results/records"
 Claim = tuple[str, tuple[str, ...]]
 
@@ -368,11 +369,16 @@ def of_controls(records: Path) -> Iterator[Claim]:
     )
     words = controls.perplexities_of_words(records)
     for method, name in (("focus", "vectors gain"), ("subword", "subwords gain"), ("zeros", "zeros")):
-        gained = [words.equal_text[model] - words.methods[method][model] for model in words.none]
-        yield f"{name} {around(gained, 1)}", FINDINGS
+        yield f"{name} {around(words.gains(method), 1)}", FINDINGS
     focus, subword, none = (
         statistics.mean(values.values()) for values in (*map(words.methods.get, ("focus", "subword")), words.equal_text)
     )
+    yield f"of a perplexity of {none:.0f}, from", FINDINGS
+    yield f"(`avg`) it is undecided ({around([-gain for gain in words.gains('avg')], 1)};", FINDINGS
+    by_content = [right - shuffled for right, shuffled in zip(words.gains("focus"), words.gains("shuffled/focus"))]
+    yield f"shuffled ones are {around(by_content, 1)} worse", FINDINGS
+    _, same = controls.old_domain(records)
+    yield f"`focus` differs by {same['focus']}, `subword` by {same['subword']} from no new words", FINDINGS
     yield f"a perplexity of {focus:.0f}, `subword` {subword:.0f}, no new words {none:.0f}", EXPANSION
     plateau = {arm: run["epochs"] for arm, run in runs_by(records / "plateau.csv", "model", "vectors", "seed").items()}
     for model, name in (("tupe_a", "TUPE-A has"), ("bert_ad", "BERT-A^d")):
@@ -380,9 +386,26 @@ def of_controls(records: Path) -> Iterator[Claim]:
         yield f"{name} {' and '.join(ends)}", MLM
 
 
+def bounds(records: Path) -> Iterator[Claim]:
+    """Yield bound and largest divergence of 100 words of books, of three language models."""
+    with open(records / "equal_text.csv", encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["updates"] == "0" and "/" not in row["model"]]
+    for method in ("focus", "subword", "avg", "omp"):
+        of_method = [row for row in rows if row["method"] == method]
+        numbers = [max(float(row[name]) for row in of_method) for name in ("kl_bound", "kl_max") if of_method[0][name]]
+        yield f"| {', '.join(f'{number:.3f}' for number in numbers)} |", EXPAND_VOCAB
+
+
+def shares_of_new_words(records: Path) -> Iterator[Claim]:
+    """Yield how many of the running words are new ones, in the old domain and in books."""
+    with open(records / "equal_text.csv", encoding="utf-8", newline="") as file:
+        shares = {row["model"]: f"{100 * int(row['new']) / int(row['words']):.1f} %" for row in csv.DictReader(file)}
+    yield f"{shares['own/1']} of the running words, those of the books {shares['1']}", CONTROLS
+
+
 PARTS = (
     *(initialisation_tables, initialisations, scale, raw_vectors, masked_language_models),
-    *(duo, new_words, transfer, of_controls),
+    *(duo, new_words, transfer, of_controls, bounds, shares_of_new_words),
 )
 
 
@@ -393,7 +416,7 @@ def plain(text: str) -> str:
 
 def texts(root: Path) -> dict[str, str]:
     """Return the pages that have a claim, by their names."""
-    names = BOTH + MULTI30K + SCALE + MLM + DUO + EXPANSION + TRANSFER + CONTROLS
+    names = BOTH + MULTI30K + SCALE + MLM + DUO + EXPANSION + TRANSFER + CONTROLS + EXPAND_VOCAB
     return {name: (root / name).read_text(encoding="utf-8") for name in names}
 
 

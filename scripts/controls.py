@@ -153,13 +153,19 @@ class NewWords:
     Args:
         methods: key of NEW_WORD_METHODS -> model -> perplexity after 500 updates.
         none: model -> perplexity without new words after 500 updates.
+        at_start: method -> mean perplexity before the first update, also of `none`.
         equal_text: the same after `updates` updates, when the model has read as much text as those with new words.
     """
 
     methods: dict[str, dict[str, float]]
     none: dict[str, float]
+    at_start: dict[str, float]
     equal_text: dict[str, float]
     updates: int
+
+    def gains(self, method: str) -> list[float]:
+        """Return the perplexity without new words at equal text minus that of a method, one per language model."""
+        return [self.equal_text[model] - self.methods[method][model] for model in self.none]
 
 
 def perplexities_of_words(records: Path, methods: Iterable[str] = NEW_WORD_METHODS, none: str = "none") -> NewWords:
@@ -172,7 +178,8 @@ def perplexities_of_words(records: Path, methods: Iterable[str] = NEW_WORD_METHO
             perplexities.setdefault((method, int(row["updates"])), {})[model] = float(row["word_ppl"])
     last = max(updates for method, updates in perplexities if method == none)
     with_words = {method: perplexities[method, 500] for method in methods}
-    return NewWords(with_words, perplexities[none, 500], perplexities[none, last], last)
+    at_start = {method: statistics.mean(perplexities[method, 0].values()) for method in (*methods, none)}
+    return NewWords(with_words, perplexities[none, 500], at_start, perplexities[none, last], last)
 
 
 def equal_text(records: Path) -> Iterator[str]:
@@ -182,6 +189,7 @@ def equal_text(records: Path) -> Iterator[str]:
     def numbers(values: Iterable[float]) -> str:
         return ", ".join(f"{value:.1f}" for value in values)
 
+    yield f"continues to {words.updates} updates"
     yield line("none, 500 updates", numbers(words.none.values()), "", "")
     yield line(f"none, {words.updates} updates", numbers(words.equal_text.values()), "", "")
     for method, title in NEW_WORD_METHODS.items():
@@ -193,10 +201,18 @@ def equal_text(records: Path) -> Iterator[str]:
     for other, name in others.items():
         differences = [words.methods["focus"][model] - words.methods[other][model] for model in words.none]
         yield f"{shown(differences, 1)} to {name}"
-    same = perplexities_of_words(records, ("own/subword", "own/focus"), "own/none")
-    for method, values in same.methods.items():
-        differences = [values[model] - same.equal_text[model] for model in same.none]
-        yield f"`{method.removeprefix('own/')}` {shown(differences, 1)}"
+    ratios = [focus / subword for focus, subword in zip(words.gains("focus"), words.gains("subword"))]
+    yield f"{around(ratios, 1)} times as much as `subword`"
+    others_at_start = (f"`{method}` {words.at_start[method]:,.0f}" for method in ("omp", "subword", "none", "avg"))
+    yield f"`focus` has a perplexity of {words.at_start['focus']:,.0f}, {', '.join(others_at_start)}"
+    updates, same = old_domain(records)
+    yield f"(equal text, {updates} updates): `subword` {same['subword']}, `focus` {same['focus']}"
+
+
+def old_domain(records: Path) -> tuple[int, dict[str, str]]:
+    """Return the updates at equal text, and method -> perplexity minus that of `none`, in the model's own domain."""
+    words = perplexities_of_words(records, ("own/subword", "own/focus"), "own/none")
+    return words.updates, {name[4:]: shown([-gain for gain in words.gains(name)], 1) for name in words.methods}
 
 
 # ---- 4. Plateau ------------------------------------------------------------------------------------------------------

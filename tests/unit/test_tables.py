@@ -117,7 +117,7 @@ def adaptation(folder: Path, method: str, seed: int, nll: dict[int, float]) -> N
     record = {
         "labels": {"method": method, "seed": str(seed)},
         "command": "fairseq-train x",
-        "data": {"all": "d"},
+        "data": {"all": "fedcba9876543210"},
         "versions": {"revision": "0123456789abcdef"},
         "epochs": {},
     }
@@ -157,7 +157,8 @@ def test_perplexity_at_the_places_that_all_runs_have(tmp_path, monkeypatch, figu
         rows = {(row["run"], row["updates"]): row for row in csv.DictReader(file)}
     assert rows["none.seed1", "50"]["word_ppl"] == "1.28403"  # exp(0.25)
     assert rows["avg.seed2", "0"]["kl_max"] == "0.5"
-    assert (rows["avg.seed2", "0"]["data"], rows["avg.seed2", "20"]["data"]) == ("d", "")
+    assert (rows["avg.seed2", "0"]["data"], rows["avg.seed2", "20"]["data"]) == ("fedcba987654", "")
+    assert rows["avg.seed2", "20"]["kl_max"] == ""
     assert rows["avg.seed2", "0"]["revision"] == "0123456789ab"
     assert {row["model"] for row in rows.values()} == {"."}
     (tmp_path / "runs/avg.seed1/start.log").unlink()
