@@ -10,7 +10,7 @@ hashes, number of parameters, absorption ratios, test scores); the rows after it
 of its epochs without one. Processor seconds are measured at each epoch in records of earlier versions; else the last
 row has the training's.
 `perplexities` takes the results of scripts/expansion/run.sh below a folder, one folder per language model. The row of 0
-updates has revision and hash of the data.
+updates has revision and hashes of the data and of the vectors.
 `table` prints, per value of the columns `--by`, the best validation loss and the training loss of that epoch, the test
 BLEU and the processor seconds: mean and sample standard deviation over the runs. `contrast` prints the cost of each of
 these values compared with `--baseline`: the difference of the best validation losses of each shared seed, the mean and
@@ -130,13 +130,21 @@ def perplexities(args: argparse.Namespace) -> None:
                 record = read_run(path.parent / "runs" / run).record
                 revision = (record["versions"].get("revision") or "")[:12]
                 start = {"revision": revision, "data": record["data"]["all"][:12]}
+                start["vectors"] = vectors_of(path.parent / "runs" / run / "expansion.json")
                 divergence = {f"kl_{name}": value for name, value in (result["kl"][run] or {}).items()}
                 for updates, point in curve.items():
                     numbers = point | (divergence if updates == "0" else {})
                     facts = {name: f"{value:.6g}" for name, value in numbers.items() if value is not None}
                     facts |= start if updates == "0" else {}
                     rows.append({"model": model, "method": method, "run": run, "updates": updates, **facts})
-    save(rows, ["revision", "data"], args.output)
+    save(rows, ["revision", "data", "vectors"], args.output)
+
+
+def vectors_of(expansion: Path) -> str:
+    """Return the beginning of the hash of the vectors that gave new words their rows, "" without vectors."""
+    hashes = json.loads(expansion.read_text(encoding="utf-8")).get("sha256", {}) if expansion.is_file() else {}
+    others = [digest for file, digest in hashes.items() if file not in ("checkpoint", "dictionary", "words")]
+    return others[0][:12] if others else ""
 
 
 def read(path: Path) -> list[dict[str, Any]]:

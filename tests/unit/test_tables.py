@@ -129,8 +129,9 @@ def adaptation(folder: Path, method: str, seed: int, nll: dict[int, float]) -> N
     (run / "start.log").write_text(lines[0])
     (run / "train.log").write_text("".join(lines[1:]))
     kl = dict.fromkeys(("mean", "q50", "q99", "max", "bound", "new_words_probability"), 0.5)
+    hashes = {"words": "0", **({"vectors.txt": "fedcba9876543210"} if seed == 2 else {})}
     (run / "expansion.json").write_text(
-        json.dumps({"method": method, "n": 5, "k": 2, "verify": {"methods": {method: kl}}})
+        json.dumps({"method": method, "n": 5, "k": 2, "sha256": hashes, "verify": {"methods": {method: kl}}})
     )
 
 
@@ -160,6 +161,7 @@ def test_perplexity_at_the_places_that_all_runs_have(tmp_path, monkeypatch, figu
     assert (rows["avg.seed2", "0"]["data"], rows["avg.seed2", "20"]["data"]) == ("fedcba987654", "")
     assert rows["avg.seed2", "20"]["kl_max"] == ""
     assert rows["avg.seed2", "0"]["revision"] == "0123456789ab"
+    assert [rows[f"avg.seed{seed}", "0"]["vectors"] for seed in (1, 2)] == ["", "fedcba987654"]
     assert {row["model"] for row in rows.values()} == {"."}
     (tmp_path / "runs/avg.seed1/start.log").unlink()
     with pytest.raises(DataError, match=r"start\.log.*adapt\.sh"):
