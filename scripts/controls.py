@@ -143,6 +143,7 @@ NEW_WORD_METHODS = {
     "zeros": "zeros",
     "avg": "avg",
     "shuffled/focus": "focus, vectors shuffled",
+    "shuffled/omp": "omp, vectors shuffled",
 }
 
 
@@ -201,6 +202,8 @@ def equal_text(records: Path) -> Iterator[str]:
     for other, name in others.items():
         differences = [words.methods["focus"][model] - words.methods[other][model] for model in words.none]
         yield f"{shown(differences, 1)} to {name}"
+    by_content = [words.methods["omp"][model] - words.methods["shuffled/omp"][model] for model in words.none]
+    yield f"`omp` {shown(by_content, 1)}"
     ratios = [focus / subword for focus, subword in zip(words.gains("focus"), words.gains("subword"))]
     yield f"{around(ratios, 1)} times as much as `subword`"
     others_at_start = (f"`{method}` {words.at_start[method]:,.0f}" for method in ("omp", "subword", "none", "avg"))

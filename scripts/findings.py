@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-from controls import ARMS, NEW_WORD_METHODS, NewWords, of_seeds, perplexities_of_words, random_and_raw
+from controls import ARMS, NewWords, of_seeds, perplexities_of_words, random_and_raw
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from records import best_epoch, read
@@ -55,7 +55,7 @@ DUO = {
 #: method of new words -> colour
 METHODS = {
     **{"subword": "#cc79a7", "zeros": "#e69f00", "avg": "#56b4e9", "focus": "#44aa99", "none": BASELINE},
-    **{"omp": "#117733", "quarter/focus": "#44aa99", "shuffled/focus": "#88ccee"},
+    **{"omp": "#117733", "quarter/focus": "#44aa99", "shuffled/focus": "#88ccee", "shuffled/omp": "#88ccee"},
 }
 
 
@@ -200,9 +200,9 @@ def equal_text(records: Path) -> Figure:
 def draw_gains(axes: Axes, words: NewWords, none: dict[str, float], title: str) -> None:
     """Draw the perplexity of each method minus that without new words, a dot per language model."""
     gains = {method: [values[model] - none[model] for model in none] for method, values in words.methods.items()}
-    names = {method: NEW_WORD_METHODS[method].replace(", ", ",\n") for method in gains}
+    names = {method: ", ".join(reversed(method.split("/"))) for method in gains}  # `focus, shuffled`
     draw_dots(axes, [(names[method], METHODS[method], gains[method]) for method in gains], [0.0])
-    axes.set(title=title, xlabel="perplexity - perplexity without new words", xlim=(-45, 3))
+    axes.set(title=title, xlabel="perplexity - perplexity without new words", xlim=(-45, 15))
 
 
 def new_words(records: Path) -> Figure:
