@@ -255,8 +255,8 @@ def rows_of_words(
     for text, row in zip(texts, rows):
         if row in old_rows:
             raise OptionError(
-                f"tokenizer: its ids have gaps, so that {text!r} gets id {row}, which another token has; number its "
-                f"tokens from 0 to {len(ids) - 1} without gaps"
+                f"tokenizer: its ids have gaps, so that {text!r} would have id {row}, which another token has; number "
+                f"its tokens from 0 to {len(ids) - 1} without gaps"
             )
         _check_word(trial, text, row, marker)
     return texts, rows, subwords if needs_subwords else []
@@ -284,7 +284,7 @@ def _check_word(tokenizer: Any, text: str, row: int, marker: str) -> None:
     Args:
         tokenizer: the tokenizer with the word.
         text, row: the word and its id.
-        marker: what the tokenizer writes for a space before a word; "" if it writes nothing.
+        marker: character that the tokenizer writes for a space before a word; "" for none.
     """
     is_marked = bool(marker) and text.startswith(marker)
     remedy = repr(f" {text.removeprefix(marker)}") if is_marked else f"AddedToken({text!r}, normalized=False)"

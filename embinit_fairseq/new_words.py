@@ -134,14 +134,13 @@ def transfer(
         raise DataError("old: none of the symbols is a word; give the symbols of the rows")
     shared = shared_rows(before, after)
     row_of_role = {role: row for row, role in reversed(old_vocabulary.roles.items()) if role != "extra"}
-    # GPT-2's `<|endoftext|>` has two roles. The row of a beginning would never be generated as the end of a text
+    # GPT-2's `<|endoftext|>` begins and ends texts, and is the end here: the row of a beginning is never generated
     old_end, new_end = (getattr(symbols, "eos_token_id", None) for symbols in (old, new))
     if old_end is not None:
         row_of_role.setdefault("eos", old_end)
     for row, role in vocabulary.roles.items():  # `<pad>` for `[PAD]`
         if shared[row] < 0:
-            ends = row_of_role.get("eos", -1) if row == new_end else -1
-            shared[row] = ends if ends >= 0 else row_of_role.get(role, -1)
+            shared[row] = row_of_role.get("eos" if row == new_end and "eos" in row_of_role else role, -1)
     if chosen.chosen.needs_shared and not (shared[after.word] >= 0).any():
         raise DataError(f"new: none of its words is in old, where method {method} starts; take subword or avg")
     inputs = transfer_inputs(before, after, shared, chosen.chosen)

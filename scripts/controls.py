@@ -154,15 +154,15 @@ class NewWords:
     Args:
         methods: key of NEW_WORD_METHODS -> model -> perplexity after 500 updates.
         none: model -> perplexity without new words after 500 updates.
-        at_start: method -> mean perplexity before the first update, also of `none`.
         equal_text: the same after `updates` updates, when the model has read as much text as those with new words.
+        at_start: method -> mean perplexity before the first update, also of `none`.
     """
 
     methods: dict[str, dict[str, float]]
     none: dict[str, float]
-    at_start: dict[str, float]
     equal_text: dict[str, float]
     updates: int
+    at_start: dict[str, float]
 
     def gains(self, method: str) -> list[float]:
         """Return the perplexity without new words at equal text minus that of a method, one per language model."""
@@ -180,7 +180,7 @@ def perplexities_of_words(records: Path, methods: Iterable[str] = NEW_WORD_METHO
     last = max(updates for method, updates in perplexities if method == none)
     with_words = {method: perplexities[method, 500] for method in methods}
     at_start = {method: statistics.mean(perplexities[method, 0].values()) for method in (*methods, none)}
-    return NewWords(with_words, perplexities[none, 500], at_start, perplexities[none, last], last)
+    return NewWords(with_words, perplexities[none, 500], perplexities[none, last], last, at_start)
 
 
 def equal_text(records: Path) -> Iterator[str]:
@@ -215,7 +215,8 @@ def equal_text(records: Path) -> Iterator[str]:
 def old_domain(records: Path) -> tuple[int, dict[str, str]]:
     """Return the updates at equal text, and method -> perplexity minus that of `none`, in the model's own domain."""
     words = perplexities_of_words(records, ("own/subword", "own/focus"), "own/none")
-    return words.updates, {name[4:]: shown([-gain for gain in words.gains(name)], 1) for name in words.methods}
+    differences = {name.removeprefix("own/"): [-gain for gain in words.gains(name)] for name in words.methods}
+    return words.updates, {method: shown(values, 1) for method, values in differences.items()}
 
 
 # ---- 4. Plateau ------------------------------------------------------------------------------------------------------

@@ -154,8 +154,8 @@ _FORMS = (
         "text: tr '\\t' ' ' < FILE > NEW",
     ),
     _Form(
-        "a name of a recording before each text",  # of Kaldi or LibriSpeech; a text may begin with a date
-        r"(?!\d{4}-\d\d-\d\d\b)(?=\S*\d{3})\w+[-_]\S+ +\S[^\t]*$",
+        "a name of a recording before each text",  # of Kaldi or LibriSpeech; a text may begin with a date or PROJ-123
+        r"(?!\d{4}-\d\d-\d\d\b)(?=\S*\d{3})(?=\S*[-_]\S*[-_]|\S*\D0\d\d)\w+[-_]\S+ +\S[^\t]*$",
         _NEARLY_ALL,
         "take the texts alone: sed -E 's/^\\S+ +//' FILE > NEW",
     ),

@@ -113,9 +113,10 @@ def shared_rows(old: Symbols, new: Symbols, flags: tuple[str, str] = ("old", "ne
     rows = [*old.row_of_word.values(), -1]
     rules = ("exact", "marker", *["entities"] * (old.has_escapes != new.has_escapes))
     matcher = Matcher(list(old.row_of_word), old.style, rules, {old.names[row] for row in old.added})
-    as_it_is = {(old.names[row], row in old.added): row for row in old.words if old.style == new.style}
+    # two tokens of one tokenizer may have one text (`é` that was added, `Ã©` of GPT-2): each keeps its own row
+    row_of_spelling = {(old.names[row], row in old.added): row for row in old.words if old.style == new.style}
     for row in new.words:
-        same = as_it_is.get((new.names[row], row in new.added))
+        same = row_of_spelling.get((new.names[row], row in new.added))
         shared[row] = rows[matcher.match(new.token(row))[0]] if same is None else same
     return shared
 

@@ -7,7 +7,6 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from records import line
 
@@ -18,7 +17,7 @@ from embinit_fairseq.runs.comparison import environment, header
 from embinit_fairseq.runs.curves import draw_mean, new_panels
 from embinit_fairseq.runs.log import logged, read_log
 from embinit_fairseq.runs.record import Run
-from embinit_fairseq.runs.result_table import Column
+from embinit_fairseq.runs.result_table import Column, Result
 
 ORDER = ("none", *EXPANSION)
 PLACES = (0, 20, 100)  # numbers of updates in the table, before the last one
@@ -37,9 +36,9 @@ DIVERGENCE = (
 Point = dict[str, float]
 
 
-def expansion(runs: Sequence[Run]) -> tuple[list[str], dict[str, Any]]:
+def expansion(runs: Sequence[Run]) -> tuple[list[str], Result]:
     """Return the page, and method -> its runs, their curves and divergences."""
-    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    groups: dict[str, list[Result]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: (method_rank(run.labels["method"]), int(run.seed))):
         measured = {"run": run.path.name, "curve": read_curve(run.path), "kl": divergence(run.path)}
         groups[run.labels["method"]].append({**run.record, **measured})
@@ -107,7 +106,7 @@ def read_curve(run: Path) -> dict[str, Point]:
     return points
 
 
-def divergence(run: Path) -> dict[str, Any] | None:
+def divergence(run: Path) -> Result | None:
     """Return KL(old || new) in nats per subword, its bound, n and k; None without new words."""
     if not (run / "expansion.json").is_file():
         return None
@@ -117,7 +116,7 @@ def divergence(run: Path) -> dict[str, Any] | None:
     return {**{name: measured[name] for name in names}, "n": record["n"], "k": record["k"]}
 
 
-def plot_expansion(data: dict[str, Any], path: Path) -> None:
+def plot_expansion(data: Result, path: Path) -> None:
     """Draw a panel for each kind of word, logarithmic. gaussian is dashed: for a little noise it is equal to avg."""
     from matplotlib.ticker import LogFormatter
 

@@ -6,13 +6,13 @@ import json
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from glue.glue_tasks import TASKS
 from records import line
 
 from embinit_fairseq.runs.comparison import distinct, environment, header
 from embinit_fairseq.runs.record import Run
+from embinit_fairseq.runs.result_table import Result
 
 METRICS = {"mcc": "Matthews", "f1": "F1", "pearson": "Pearson", "spearman": "Spearman"}
 GLUE_NOTE = """\
@@ -22,9 +22,9 @@ epoch` and `wall time` are medians. A constant answer is the most frequent label
 """
 
 
-def glue(runs: Sequence[Run]) -> tuple[list[str], dict[str, Any]]:
+def glue(runs: Sequence[Run]) -> tuple[list[str], Result]:
     """Return the page, and task -> model -> its rates and the best of them."""
-    groups: dict[str, Any] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    groups: Result = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for run in runs:
         rate = run.command.option("--lr") if run.command else None
         groups[run.labels["task"]][run.labels["model"]][rate].append(run.record)
@@ -35,7 +35,7 @@ def glue(runs: Sequence[Run]) -> tuple[list[str], dict[str, Any]]:
     }
     results = [run.record for run in runs]
 
-    def per(name: str, value: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], str]:
+    def per(name: str, value: Callable[[Result], object]) -> Callable[[Result], str]:
         return lambda result: f"{result['labels'].get(name)}: {value(result)}"
 
     updates = per("model", lambda result: f"{int(result['labels'].get('updates') or 0):,} updates")
@@ -58,7 +58,7 @@ def glue_metrics(task: str) -> list[str]:
     return [metric for metric in TASKS[task].metrics if metric != "accuracy" or metric == TASKS[task].metrics[0]]
 
 
-def glue_rates(task: str, by_rate: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, Any]:
+def glue_rates(task: str, by_rate: Mapping[str, Sequence[Result]]) -> Result:
     """Return medians for each rate, and the best rate: the highest median, of equal ones the lowest rate."""
     deciding, rates = glue_metrics(task)[0], {}
     for rate in sorted(by_rate, key=float):
@@ -80,9 +80,7 @@ def glue_rates(task: str, by_rate: Mapping[str, Sequence[dict[str, Any]]]) -> di
     return {"best_rate": best_rate, "rates": rates}
 
 
-def glue_models(
-    table: Mapping[str, Mapping[str, dict[str, Any]]], constant: Mapping[str, Mapping[str, float]]
-) -> list[str]:
+def glue_models(table: Mapping[str, Mapping[str, Result]], constant: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Return a line per model, with a column per task and the mean of the deciding metrics; last, a constant answer."""
     titles = [f"{task} ({' / '.join(METRICS.get(metric, metric) for metric in glue_metrics(task))})" for task in table]
     lines = header(["model", *titles, "mean"])
@@ -103,7 +101,7 @@ def glue_models(
     return lines
 
 
-def glue_all_rates(table: Mapping[str, Mapping[str, dict[str, Any]]]) -> list[str]:
+def glue_all_rates(table: Mapping[str, Mapping[str, Result]]) -> list[str]:
     """Return a line per task, model and learning rate, by the metric that decides."""
     titles = ["task", "model", "rate", "runs", "median", "min", "max", "last epoch", "best epoch", "wall time (min)"]
     lines = header(titles, texts=2)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from records import line
 
 from embinit_fairseq.runs.command import parse_command
 from embinit_fairseq.runs.comparison import distinct, environment, header
 from embinit_fairseq.runs.record import Run
-from embinit_fairseq.runs.result_table import Column
+from embinit_fairseq.runs.result_table import Column, Result
 
 TEST = Column("test accuracy (%)", ("scores", "test_accuracy"))
 VALID = Column("val. accuracy (%)", ("best", "valid_accuracy"))
@@ -34,10 +33,10 @@ CHOICES = {
     "chosen by validation accuracy": ("the result of the couples", VALID),
     "best on the test texts": ("chosen with knowledge of them, so no result", TEST),
 }
-Rows = dict[tuple[str, str], list[dict[str, Any]]]  # (model, attention) -> results, by seed
+Rows = dict[tuple[str, str], list[Result]]  # (model, attention) -> results, by seed
 
 
-def textcls(runs: Sequence[Run]) -> tuple[list[str], dict[str, Any]]:
+def textcls(runs: Sequence[Run]) -> tuple[list[str], Result]:
     """Return the page, and data set and protocol -> its models as data."""
     groups: dict[tuple[str, str], Rows] = defaultdict(lambda: defaultdict(list))
     for run in sorted(runs, key=lambda run: int(run.seed)):
@@ -72,7 +71,7 @@ def textcls(runs: Sequence[Run]) -> tuple[list[str], dict[str, Any]]:
     return lines, data
 
 
-def model_rank(item: tuple[tuple[str, str], list[dict[str, Any]]]) -> tuple:
+def model_rank(item: tuple[tuple[str, str], list[Result]]) -> tuple:
     """Sort bags of words, transformers, then pairs by their test accuracy in each attention."""
     (model, attention), results = item
     kinds = list(BASELINES)
@@ -88,7 +87,7 @@ def model_title(model: str, attention: str) -> str:
     return BASELINES.get(model) or f"{kind}, {name or 'random table'}"
 
 
-def slots_of(rows: Rows) -> dict[str, dict[str, Any]]:
+def slots_of(rows: Rows) -> dict[str, Result]:
     """Return name of the vectors -> report on the embedding matrix made from them, by dimension and name."""
     slots = {}
     for (model, _), results in rows.items():
@@ -113,7 +112,7 @@ def pairs_table(rows: Rows, attention: str) -> list[str]:
     return lines
 
 
-def choose_pairs(rows: Rows) -> dict[str, Any] | None:
+def choose_pairs(rows: Rows) -> Result | None:
     """Return the pair that the validation texts choose, and the one that is best on the test texts; None without pairs.
 
     By mean accuracies over the seeds that all pairs have, since each seed has validation texts of its own. Of equal
@@ -128,7 +127,7 @@ def choose_pairs(rows: Rows) -> dict[str, Any] | None:
     if not seeds:
         return None
     common = {model: [by_seed[seed] for seed in seeds] for model, by_seed in pairs.items()}
-    choice: dict[str, Any] = {"seeds": seeds}
+    choice: Result = {"seeds": seeds}
     for how, (_, column) in CHOICES.items():
         best = max(common, key=lambda model: column.summary(common[model])["mean"])
         choice[how] = {"model": model_title(*best), **{c.title: c.summary(common[best]) for c in (VALID, TEST)}}
@@ -150,14 +149,14 @@ def textcls_notes(rows: Rows) -> list[str]:
     """Return the lines on facts that the runs have in common."""
     results = [result for of_model in rows.values() for result in of_model]
 
-    def training(result: dict[str, Any]) -> str | None:
+    def training(result: Result) -> str | None:
         if result["labels"].get("model") in BASELINES:
             return None
         options = parse_command(shlex.split(result["command"]), any_program=True).options
         flags = ("--lr", "--lr-scheduler", "--batch-size", "--patience", "--max-epoch", "--dropout")
         return " ".join(" ".join([flag, *options[flag]]) for flag in flags if flag in options)
 
-    def of_label(name: str) -> Callable[[dict[str, Any]], str | None]:
+    def of_label(name: str) -> Callable[[Result], str | None]:
         return lambda result: result["labels"].get(name)
 
     settings = ("clean", "stop_words", "min_count")

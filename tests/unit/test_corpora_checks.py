@@ -188,9 +188,15 @@ def test_lines_that_break_words_and_ligatures_are_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "lines", [["@ann hello there", "@bob yes", "@ann no"], ["2020-01-02 a b"] * 3, [">a b c", "d e"]]
+    "lines",
+    [
+        ["@ann hello there", "@bob yes", "@ann no"],
+        ["2020-01-02 a b"] * 3,
+        [">a b c", "d e"],
+        ["PROJ-1034 fix a b", "PROJ-1035 add c"],
+    ],
 )
-def test_replies_dates_and_quotes_are_text(lines):
+def test_replies_dates_quotes_and_numbers_of_issues_are_text(lines):
     assert other_form(lines) is None
 
 

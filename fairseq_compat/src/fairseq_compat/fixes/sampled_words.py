@@ -1,13 +1,13 @@
 """--sampling with other options that exclude words: all words are drawn instead of --sampling-topp's, or an error.
 
 Symptom: (a) ``--sampling --sampling-topp 0.9 --no-repeat-ngram-size 3``, or with ``--min-len``, ``--unkpen`` or
-    ``--lm-path``: where what is left has less than 0.9 of the probability, each word of the dictionary is drawn, the
-    most unlikely ones included. (b) ``--sampling`` with a low ``--temperature`` or a prefix, at ``--max-len-b``:
+    ``--lm-path``: if the words that remain have less than 0.9 of the probability, each word of the dictionary may be
+    drawn, also the most unlikely one. (b) ``--sampling`` with a low ``--temperature`` or a prefix, at ``--max-len-b``:
     ``invalid multinomial distribution``, because the only word that is left has a probability that is rounded to 0.
     (c) ``--sampling-topk`` above the number of words: ``selected index k out of range``.
 Where: fairseq/search.py:597 (``cumsum_probs``) and :664 (``torch.multinomial``), whose probabilities need
     not add up to 1.
-Remedy: words are drawn by their share of what is left; scores are the model's, as before.
+Remedy: words are drawn by their share of the probability that remains; scores are the model's, as before.
 Upstream: fairseq pull request 882 (closed, its second point), issue 2286, pull request 4496 (open).
 """
 
