@@ -140,7 +140,7 @@ def transfer(
         row_of_role.setdefault("eos", old_end)
     for row, role in vocabulary.roles.items():  # `<pad>` for `[PAD]`
         if shared[row] < 0:
-            shared[row] = row_of_role.get("eos" if row == new_end and "eos" in row_of_role else role, -1)
+            shared[row] = row_of_role.get("eos" if row == new_end else role, -1)
     if chosen.chosen.needs_shared and not (shared[after.word] >= 0).any():
         raise DataError(f"new: none of its words is in old, where method {method} starts; take subword or avg")
     inputs = transfer_inputs(before, after, shared, chosen.chosen)
